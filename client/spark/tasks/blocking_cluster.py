@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from time import sleep
@@ -145,6 +146,13 @@ class BlockingCluster:
                 self._answered = address
                 return answer
         raise ConnectionLostError("; ".join(failures))
+
+    def silence_s(self, usual_s: float) -> float:
+        """How long a leader may say nothing before another node is asked who leads: for ever where there is no other.
+
+        ``usual_s`` is how long an answer may take where nothing is wrong.
+        """
+        return usual_s if len(self.topology.nodes) > 1 else math.inf
 
     def learn_leaders(self, response: ProduceResponse | FetchResponse) -> None:
         """Takes note of the leaders that an answer names for what its node does not lead (KIP-951)."""

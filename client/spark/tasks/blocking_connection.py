@@ -6,6 +6,7 @@ or whose user left answers unread, is of no more use.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -66,6 +67,7 @@ class BlockingConnection:
         self._arrived: dict[int, Any] = {}
         self._room = bytearray()
         self.closed = False
+        self._silence_s = math.inf
         try:
             self._socket = socket.create_connection(address, timeout=min(_CONNECT_S, until.left_s("connecting")))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,11 +114,15 @@ class BlockingConnection:
         self._waiting[correlation_id] = response_type
         return correlation_id
 
-    def receive(self, correlation_id: int, response_type: type[ResponseT], until: Until) -> ResponseT:
+    def receive(
+        self, correlation_id: int, response_type: type[ResponseT], until: Until, silence_s: float = math.inf
+    ) -> ResponseT:
         """The answer to an earlier request; others that come first are kept until they are asked for.
 
-        Raises ``ConnectionLostError``, ``RequestTimedOutError``, or the error with which the daemon refused the request.
+        A node that sends nothing at all for ``silence_s`` is given up, for another may lead meanwhile. Raises
+        ``ConnectionLostError``, ``RequestTimedOutError``, or the error with which the daemon refused the request.
         """
+        self._silence_s = silence_s
         while correlation_id not in self._arrived:
             self._check()
             self._receive_one(until)
@@ -191,7 +197,7 @@ class BlockingConnection:
     def _fill(self, rest: memoryview, until: Until) -> None:
         try:
             while rest:
-                self._socket.settimeout(until.left_s(f"an answer of {self.peer}"))
+                self._socket.settimeout(min(until.left_s(f"an answer of {self.peer}"), self._silence_s))
                 count = self._socket.recv_into(rest)
                 if not count:
                     raise ConnectionResetError("it closed the connection")

@@ -38,6 +38,8 @@ IN_FLIGHT: Final = 4
 """Requests in flight to one node; a daemon tells repeated batches among the last five of a partition."""
 _ALL: Final = -1
 _LONGEST_PAUSE_S: Final = 1.0
+_SILENCE_S: Final = 10.0
+"""Longer than followers may lag: what is sent again by then is known by its sequence."""
 
 T = TypeVar("T")
 
@@ -223,7 +225,8 @@ class TaskProducer:
     def _receive(self) -> None:
         connection, correlation_id, request = self._in_flight.popleft()
         try:
-            response = connection.receive(correlation_id, ProduceResponse, self._until(request.timeout_s))
+            until, silence_s = self._until(request.timeout_s), self._cluster.silence_s(_SILENCE_S)
+            response = connection.receive(correlation_id, ProduceResponse, until, silence_s)
         except CohortError as error:
             connection.close()  # what was sent on it after this is not waited for: its sequences tell it when it comes again
             self._core.lost(request, error, self._clock.now())

@@ -46,6 +46,7 @@ from protocol.subscription import TopicPartition
 
 _WAIT_MS: Final = 500
 """How long a daemon may look for records that must be there."""
+_SILENCE_S: Final = 5.0
 _CONTROL: Final = int(Attributes.CONTROL)
 
 
@@ -203,7 +204,8 @@ class RangeReader:
         if ahead is None:
             self._cluster.connection_to_leader(self._tp, until)  # says what is wrong
             raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._name} could not be asked for")
-        response = ahead.connection.receive(ahead.correlation_id, FetchResponse, until)
+        silence_s = self._cluster.silence_s(_SILENCE_S)
+        response = ahead.connection.receive(ahead.correlation_id, FetchResponse, until, silence_s)
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, f"fetching {self._name}")
         if response.node_endpoints:
