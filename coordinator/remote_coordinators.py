@@ -63,7 +63,7 @@ class RemoteCoordinators:
     def moved(self) -> None:
         """Coordinators may have moved: none is waited for where it was before."""
         for attempt, (transactional_id, node) in self._attempts.items():
-            if self._leader_of(transactional_id) != node:
+            if self._leader_of(transactional_id) != node and not attempt.expired():
                 attempt.reschedule(self._loop.time())
 
     def close(self) -> None:

@@ -278,7 +278,7 @@ class Transactions:
         """A record, or offsets, of the open transaction failed: it can only be aborted. Others are no longer of interest."""
         current = self.current
         if current is None and self._ending is not None and self._ending.early:
-            if self._failure is None and self._asking is not None:
+            if self._failure is None and self._asking is not None and not self._asking.expired():
                 self._asking.reschedule(asyncio.get_running_loop().time())
             self._failure = self._failure or error
             if self._exchange is not None and not self._exchange.done():  # or its answer is what has this record fail

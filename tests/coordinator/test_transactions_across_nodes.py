@@ -123,6 +123,28 @@ async def test_a_node_that_stopped_is_not_waited_for_once_the_coordinator_has_mo
         assert cluster[2].described().state == "Ongoing"
 
 
+async def test_a_coordinator_that_moves_again_while_a_wait_for_it_ends(tmp_path: Path) -> None:
+    """Two changes of the metadata in a row: the wait that the first has ended must not be ended once more."""
+    async with transaction_cluster(tmp_path, nodes=3) as cluster:
+        await cluster.create("far", [1])
+        identity = await cluster[0].init()
+        cluster[0].shard().submit = lambda *anything: None  # type: ignore[method-assign]
+        writing = cluster[1].write(identity, "far")
+        await asyncio.sleep(0.1)
+        elsewhere = cluster[1].transactions._elsewhere
+        assert elsewhere is not None
+        assert elsewhere._attempts
+        found, elsewhere._leader_of = elsewhere._leader_of, lambda name: 2
+        elsewhere.moved()
+        await asyncio.sleep(0)
+        assert all(attempt.expired() for attempt in elsewhere._attempts)
+        elsewhere.moved()
+        elsewhere._leader_of = found
+        await cluster.elect(TRANSACTIONS_TOPIC, TRANSACTION_PARTITION, 2)
+        async with asyncio.timeout(6):
+            assert await writing == (ErrorCode.NONE, "0")
+
+
 async def test_a_write_is_refused_when_its_coordinator_is_not_found_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
