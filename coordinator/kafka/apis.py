@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.kafka import cluster, groups, offsets, producers, topics
+from coordinator.kafka import cluster, fetch, groups, offsets, producers, topics
 from coordinator.kafka.calls import Api
 from coordinator.kafka.kafka_node import KafkaNode
 
@@ -17,6 +17,8 @@ def apis(node: KafkaNode) -> Mapping[int, Api]:
     """By API key."""
     served: dict[int, Api] = {}
     table = (
+        Api(0, 3, 12, producers.produce(node)),
+        Api(1, 4, 12, fetch.fetch(node)),
         Api(2, 1, 9, offsets.list_offsets(node)),
         Api(3, 0, 12, cluster.metadata(node)),
         Api(8, 2, 9, offsets.offset_commit(node)),

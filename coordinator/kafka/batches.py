@@ -73,6 +73,8 @@ def admitted(
             raise KafkaBatchError(ErrorCode.INVALID_RECORD, "the request holds no batch")
         large = len(records) > MAX_ON_LOOP_BYTES
         header = yield from _done(partial(only_batch, records), in_thread if large else None)
+        if header.producer_id == -1:  # then Kafka does not look at these: aiokafka's sequence is 0
+            header = header._replace(producer_epoch=-1, base_sequence=-1)
         _check_header(topic, config, header, allowed)
         content = yield from _inflated(config, records, header, inflation, in_thread)
         times = yield from _times(config, header, content)

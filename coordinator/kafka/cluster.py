@@ -34,8 +34,8 @@ _TOLD_FIRST: Final = {int(ApiKey.PRODUCE): 0}
 """First versions that clients are told where they are not those that are served. Clients of librdkafka compress only if
 Produce begins at 0, else silently not, though nobody writes so old a version (KAFKA-18659)."""
 
-_NAMED_SINCE: Final = 4
-"""The version of Metadata that says whether topics may be created; before it they always may."""
+_NULLABLE_NAME_SINCE: Final = 12
+"""The version of Metadata whose answer may leave a name out (KIP-516)."""
 _KEYS_SINCE: Final = 4
 """The version of FindCoordinator with several keys (KIP-699)."""
 _GROUP: Final = 0
@@ -111,7 +111,7 @@ class _Metadata:
     ) -> Iterator[None]:
         catalog, brokers = self._catalog, self._node.brokers(call)
         known, answered, done = catalog.topics, list[MetadataResponseTopic](), 0
-        for topic in self._found(wanted, known, failed or {}):
+        for topic in self._found(wanted, known, failed or {}, call.version >= _NULLABLE_NAME_SINCE):
             if isinstance(topic, Topic):
                 answered.append(_described(topic, brokers.keys()))
                 done += STEP + len(topic.partitions)
@@ -131,7 +131,11 @@ class _Metadata:
         )
 
     def _found(
-        self, wanted: list[MetadataRequestTopic] | None, known: Mapping[str, Topic], failed: Mapping[str, int]
+        self,
+        wanted: list[MetadataRequestTopic] | None,
+        known: Mapping[str, Topic],
+        failed: Mapping[str, int],
+        nullable: bool,
     ) -> Iterator[Topic | MetadataResponseTopic]:
         """Each topic that is asked for once, or what is wrong with it."""
         if wanted is None:
@@ -141,7 +145,7 @@ class _Metadata:
             if name is None or packed_id != NO_TOPIC_ID:
                 found = self._catalog.with_id(packed_id.hex())
                 if found is None or name not in (None, "", found.name):
-                    yield MetadataResponseTopic(KafkaCode.UNKNOWN_TOPIC_ID, name, packed_id)
+                    yield MetadataResponseTopic(KafkaCode.UNKNOWN_TOPIC_ID, name if nullable else name or "", packed_id)
                 else:
                     yield found
             elif name in known:

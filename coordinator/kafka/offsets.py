@@ -207,6 +207,8 @@ def _fetched_not(request: OffsetFetchRequest, version: int, code: ErrorCode, tex
     return OffsetFetchResponse(topics=topics)
 
 
+_LEADER_EPOCH_SINCE: Final = 4
+"""The version of ListOffsets whose answer has leader epochs (KIP-320)."""
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 
@@ -236,7 +238,7 @@ def list_offsets(node: KafkaNode) -> Translator:
             ),
             request.isolation_level,
         )
-        call.ask(handler, asked, lambda response: call.reply(_listed(response)))
+        call.ask(handler, asked, lambda response: call.reply(_listed(response, call.version)))
 
     return Translator(ListOffsetsRequest, handle, _listed_not)
 
@@ -244,13 +246,17 @@ def list_offsets(node: KafkaNode) -> Translator:
 _TIMES: Final = {_EARLIEST_LOCAL: native_records.EARLIEST_TIMESTAMP, _LATEST_TIERED: 2**63 - 1}
 
 
-def _listed(response: native_records.ListOffsetsResponse) -> ListOffsetsResponse:
+def _listed(response: native_records.ListOffsetsResponse, version: int) -> ListOffsetsResponse:
     topics = [
         ListOffsetsTopicResponse(
             topic.name,
             [
                 ListOffsetsPartitionResponse(
-                    each.partition_index, each.error_code, each.timestamp, each.offset, each.leader_epoch
+                    each.partition_index,
+                    each.error_code,
+                    each.timestamp,
+                    each.offset,
+                    each.leader_epoch if version >= _LEADER_EPOCH_SINCE else -1,
                 )
                 for each in topic.partitions
             ],

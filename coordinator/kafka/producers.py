@@ -1,16 +1,118 @@
-"""What Kafka's producers and readers ask of partitions: Produce, InitProducerId, Fetch."""
+"""What Kafka's producers ask of partitions: Produce, InitProducerId.
+
+Batches are checked as Kafka checks them (``coordinator.kafka.batches``) and then appended as any others, by a handler of the
+same class as that of Cohort's own producers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Final
 
+from coordinator.kafka.batches import admitted
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.server.handlers.led_partitions import LedPartitions
+from coordinator.server.handlers.produce import ProduceHandler
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.init_producer_id_response import InitProducerIdResponse
+from protocol.kafka.messages.produce_request import ProduceRequest
+from protocol.kafka.messages.produce_response import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from protocol.messages import producers as native
+from protocol.messages import records as native_records
+
+_LEADERS_SINCE: Final = 10
+"""The version of Produce whose answer names leaders (KIP-951)."""
+
+
+class _Produce:
+    """Batches are appended."""
+
+    def __init__(self, node: KafkaNode) -> None:
+        inner = node.node
+        led = LedPartitions(inner.catalog, inner.logs, inner.membership)
+        transactions = inner.transactions
+        self._node = node
+        self._handle = ProduceHandler(
+            inner.catalog, led, transactions.admission, transactions.held_commits, inner.wall_ms, admitted
+        ).handle
+
+    def handle(self, call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
+        """Answers when the batches are where ``acks`` wants them; with acks=0 there is no answer."""
+        request: ProduceRequest = call.message
+        asked = native_records.ProduceRequest(
+            request.transactional_id,
+            request.acks,
+            request.timeout_ms,
+            tuple(
+                native_records.TopicProduceData(
+                    topic.name,
+                    tuple(
+                        native_records.PartitionProduceData(each.index, each.records or b"")
+                        for each in topic.partition_data
+                    ),
+                )
+                for topic in request.topic_data
+            ),
+        )
+        return call.ask(self._handle, asked, lambda response: call.reply(self._produced(call, response)))
+
+    def _produced(self, call: KafkaCall, response: native_records.ProduceResponse) -> ProduceResponse:
+        names_leaders = call.version >= _LEADERS_SINCE
+        topics = [
+            TopicProduceResponse(
+                topic.name, partition_responses=[_produced(each, names_leaders) for each in topic.partition_responses]
+            )
+            for topic in response.responses
+        ]
+        if not (names_leaders and response.node_endpoints):
+            return ProduceResponse(topics)
+        brokers = self._node.brokers(call)
+        named = [brokers[each.node_id] for each in response.node_endpoints if each.node_id in brokers]
+        return ProduceResponse(topics, 0, [NodeEndpoint(*broker) for broker in named])
+
+
+def produce(node: KafkaNode) -> Translator:
+    """See ``_Produce``."""
+    return Translator(ProduceRequest, _Produce(node).handle, _produced_not)
+
+
+def _produced(told: native_records.PartitionProduceResponse, names_leaders: bool) -> PartitionProduceResponse:
+    leader = None
+    if names_leaders and told.current_leader_id >= 0:
+        leader = LeaderIdAndEpoch(told.current_leader_id, told.current_leader_epoch)
+    return PartitionProduceResponse(
+        told.index,
+        told.error_code,
+        told.base_offset,
+        told.log_append_time_ms,
+        told.log_start_offset,
+        [],
+        told.error_message or None,
+        leader,
+    )
+
+
+def _produced_not(request: ProduceRequest, version: int, code: ErrorCode, text: str) -> ProduceResponse:
+    return ProduceResponse(
+        [
+            TopicProduceResponse(
+                topic.name,
+                partition_responses=[
+                    PartitionProduceResponse(each.index, code, -1, error_message=text) for each in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
 
 
 def init_producer_id(node: KafkaNode) -> Translator:
@@ -21,7 +123,7 @@ def init_producer_id(node: KafkaNode) -> Translator:
         request: InitProducerIdRequest = call.message
         if request.transactional_id is not None:
             text = "transactional ids are not served on the port for Kafka's clients"
-            call.reply(refusal(request, call.version, ErrorCode.INVALID_REQUEST, text))
+            call.refuse(ErrorCode.INVALID_REQUEST, text)
             return None
         asked = native.InitProducerIdRequest(
             None, producer_id=request.producer_id, producer_epoch=request.producer_epoch

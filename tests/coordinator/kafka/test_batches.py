@@ -126,7 +126,6 @@ def with_records(records: bytes, codec: str = "none", count: int = 3) -> bytes:
         (with_header(attributes=-(2**15)), ErrorCode.INVALID_RECORD, "attributes 0x8000"),
         (with_header(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "compression 5"),
         (with_header(producer_id=3), ErrorCode.INVALID_RECORD, "do not go together"),
-        (with_header(base_sequence=3), ErrorCode.INVALID_RECORD, "do not go together"),
         (with_header(record_count=2, last_offset_delta=1), ErrorCode.INVALID_RECORD, "2 records end at byte"),
         (with_header(record_count=4, last_offset_delta=3), ErrorCode.INVALID_RECORD, "4 records do not fit"),
         (with_header(base_timestamp=2**63 - 5), ErrorCode.INVALID_RECORD, "are none"),
@@ -143,6 +142,13 @@ def test_what_is_refused_is_told_why(records: bytes, code: ErrorCode, says: str)
     found, text = refusal(records)
     assert found == code
     assert says in text
+
+
+def test_without_a_producer_id_epoch_and_sequence_say_nothing() -> None:
+    """As in Kafka: aiokafka's sequence is 0."""
+    taken, header = Run()(with_header(base_sequence=0, producer_epoch=3))
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert for_kafka(taken)[16:] == with_header(base_sequence=0, producer_epoch=3)[16:]
 
 
 def test_a_compacted_topic_takes_records_with_keys_only() -> None:
