@@ -11,7 +11,13 @@ from client.admin.calls import AdminCalls
 from client.admin.failures import raise_failures
 from client.admin.replica_placement import Placement, with_replication_factor, without_node
 from client.admin.topic_configs import described_logs
-from client.errors import CohortError, ElectionNotNeededError, InvalidReplicaAssignmentError, error_for
+from client.errors import (
+    BrokerIdNotRegisteredError,
+    CohortError,
+    ElectionNotNeededError,
+    InvalidReplicaAssignmentError,
+    error_for,
+)
 from client.transport.deadline import Deadline
 from client.transport.retry import retrying
 from client.types.descriptions import (
@@ -153,9 +159,13 @@ class ClusterCalls(AdminCalls):
     async def drain_node(self, node_id: int, *, timeout_ms: int | None = None) -> dict[TopicPartition, tuple[int, ...]]:
         """Moves all that a node has to other nodes, so that it can be removed; returns where its partitions go.
 
-        Raises ``InvalidReplicationFactorError`` when the others are too few for a partition, naming it.
+        Raises ``InvalidReplicationFactorError`` when the others are too few for a partition, naming it, and
+        ``BrokerIdNotRegisteredError`` for an id that no node has.
         """
         deadline = self._deadline(timeout_ms)
+        known = [node.node_id for node in (await self.describe_cluster(timeout_ms=deadline.remaining_ms())).nodes]
+        if node_id not in known:
+            raise BrokerIdNotRegisteredError(f"there is no node {node_id}; the nodes are {known}")
         return await self._replan(
             lambda placement, nodes, load: without_node(placement, node_id, nodes, load), deadline
         )

@@ -133,6 +133,8 @@ async def test_the_command_line_moves_partitions_and_elects_leaders(cluster: Clu
     status, _, said = await cohort(cluster, "topics", "reassign", "--drain-node", "1")
     assert status == 1
     assert "no other node is there for the one on node 1" in said
+    status, _, said = await cohort(cluster, "topics", "reassign", "--drain-node", "7")
+    assert (status, "there is no node 7; the nodes are [0, 1, 2]" in said) == (1, True)
     status, _, said = await cohort(cluster, "topics", "elect-leaders", "t", "--unclean")
     assert (status, "--partition" in said) == (1, True)
     status, _, said = await cohort(cluster, "cluster", "remove-node", "0")
