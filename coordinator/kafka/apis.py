@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.kafka import cluster, fetch, groups, offsets, producers, topics
+from coordinator.kafka import cluster, configs, fetch, groups, offsets, producers, topics
 from coordinator.kafka.calls import Api
 from coordinator.kafka.kafka_node import KafkaNode
 
@@ -16,6 +16,7 @@ from coordinator.kafka.kafka_node import KafkaNode
 def apis(node: KafkaNode) -> Mapping[int, Api]:
     """By API key."""
     served: dict[int, Api] = {}
+    altering = configs.alter_configs(node)
     table = (
         Api(0, 3, 12, producers.produce(node)),
         Api(1, 4, 12, fetch.fetch(node)),
@@ -30,6 +31,11 @@ def apis(node: KafkaNode) -> Mapping[int, Api]:
         Api(14, 0, 5, groups.sync_group(node)),
         Api(18, 0, 4, cluster.api_versions(served)),
         Api(19, 2, 7, topics.create_topics(node)),
+        Api(20, 1, 6, topics.delete_topics(node)),
+        Api(32, 1, 4, configs.describe_configs(node)),
+        Api(33, 0, 2, altering[33]),
+        Api(37, 0, 3, topics.create_partitions(node)),
+        Api(44, 0, 1, altering[44]),
         Api(60, 0, 1, cluster.describe_cluster(node)),
         Api(22, 0, 5, producers.init_producer_id(node)),
     )

@@ -81,6 +81,19 @@ class OneOf:
         return " or ".join(self.words)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Any text that is not too long: it is kept for who set it, and has no effect."""
+
+    legal: str = "a text of at most 1000 characters"
+
+    def parse(self, text: str) -> str | None:
+        """The value, or None when it is none."""
+        return text if len(text) <= _LONGEST_KEPT else None
+
+
+_LONGEST_KEPT: Final = 1000
+
 TOPIC_SETTINGS: Final[Mapping[str, Whole | Share | OneOf]] = {
     "cleanup.policy": OneOf(("delete", "compact", "compact,delete")),
     "delete.retention.ms": Whole(0),
@@ -97,13 +110,40 @@ TOPIC_SETTINGS: Final[Mapping[str, Whole | Share | OneOf]] = {
 }
 """Settings a topic can have, and what their values may be."""
 
+KEPT_PREFIX: Final = "kafka:"
+KEPT_SETTINGS: Final[Mapping[str, str]] = {
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "preallocate": "false",
+    "remote.storage.enable": "false",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "unclean.leader.election.enable": "false",
+}
+"""Settings of Kafka's topics that have no effect here, and what holds for them in Kafka. A topic keeps those that a Kafka
+client sets, under ``KEPT_PREFIX`` and their name, as programs that manage topics set them and compare."""
+
 
 class TopicConfigError(ValueError):
     """A setting that topics do not have, or a value it cannot have. The text names the legal ones."""
 
 
-def setting(name: str) -> Whole | Share | OneOf:
+def setting(name: str) -> Whole | Share | OneOf | Kept:
     """What the values of a setting may be. Raises ``TopicConfigError`` for a name that topics do not know."""
+    if name.startswith(KEPT_PREFIX) and name.removeprefix(KEPT_PREFIX) in KEPT_SETTINGS:
+        return Kept()
     kind = TOPIC_SETTINGS.get(name)
     if kind is None:
         nearest = difflib.get_close_matches(name[:60].lower().replace("_", "."), TOPIC_SETTINGS, n=1, cutoff=0.5)
