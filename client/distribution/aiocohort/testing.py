@@ -19,6 +19,13 @@ Override the fixture ``cohort_settings`` to start it with other settings. Nothin
         bill(cohort_cluster.address)
         cohort_cluster.kill(0)
         bill(cohort_cluster.address)
+
+``kafka_bootstrap_servers`` is a Kafka for tests of programs that use a Kafka client, of whatever kind. It needs
+``aiocohort[kafka]``, no JVM and no container::
+
+    def test_bills_every_order(kafka_bootstrap_servers):
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka_bootstrap_servers})
+        ...
 """
 
 from __future__ import annotations
@@ -44,6 +51,12 @@ class RunningCoordinator:
     def __init__(self, coordinator: Coordinator) -> None:
         self.address: str = coordinator.address
         self.data_dir: str = coordinator.data_dir
+        self._coordinator = coordinator
+
+    @property
+    def kafka_address(self) -> str:
+        """``"host:port"`` for Kafka's clients. Raises ``RuntimeError`` without the setting ``kafka_port``."""
+        return self._coordinator.kafka_address
 
     def __repr__(self) -> str:
         return f"<coordinator at {self.address}>"
@@ -175,5 +188,19 @@ def cohort_cluster(cohort_settings: dict[str, Any]) -> Iterator[RunningCluster]:
     running = background.start()
     try:
         yield running
+    finally:
+        background.stop()
+
+
+@pytest.fixture
+def kafka_bootstrap_servers(cohort_settings: dict[str, Any]) -> Iterator[str]:
+    """``"host:port"`` of a coordinator of this test's own, as bootstrap servers for Kafka's clients.
+
+    Topics appear when they are asked for, and sessions may be as short as tests want; ``cohort_settings`` can say otherwise.
+    """
+    background = _OneCoordinator({"kafka_port": -1, "kafka_min_session_timeout_ms": 100, **cohort_settings})
+    running = background.start()
+    try:
+        yield running.kafka_address
     finally:
         background.stop()

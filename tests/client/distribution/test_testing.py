@@ -65,6 +65,31 @@ def test_plain_and_async_tests_each_have_a_coordinator_of_their_own(tmp_path: Pa
     assert "3 passed" in run_pytest(tmp_path, PLAIN_AND_ASYNC, *ASYNC)
 
 
+def test_a_kafka_for_tests_in_one_line(tmp_path: Path) -> None:
+    source = """
+from confluent_kafka import Consumer, Producer
+
+def one(servers):
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce("orders", b"42")
+    assert producer.flush(20) == 0
+    settings = {"group.id": "g", "auto.offset.reset": "earliest", "session.timeout.ms": 1000}
+    consumer = Consumer({"bootstrap.servers": servers, **settings})
+    consumer.subscribe(["orders"])
+    message = consumer.poll(20)
+    assert message.value() == b"42"
+    assert message.offset() == 0, "every test has a broker of its own"
+    consumer.close()
+
+def test_one(kafka_bootstrap_servers):
+    one(kafka_bootstrap_servers)
+
+def test_another(kafka_bootstrap_servers):
+    one(kafka_bootstrap_servers)
+"""
+    assert "2 passed" in run_pytest(tmp_path, source)
+
+
 def test_it_works_without_pytest_asyncio(tmp_path: Path) -> None:
     source = PLAIN_AND_ASYNC.replace("async def test_async", "async def untested").replace("== 2", "== 1")
     assert "2 passed" in run_pytest(tmp_path, source)
