@@ -257,6 +257,7 @@ class Daemon:
         self._transactions = self._transaction_coordinator(catalog, logs, self._groups, producer_ids, cluster)
         return Node(
             self.settings,
+            store,
             catalog,
             logs,
             self._groups,

@@ -399,6 +399,7 @@ def batch_around(
     length = HEADER_BYTES + len(kafka_batch) + len(body[1])
     if length > MAX_BATCH_BYTES:
         raise ValueError(f"a batch of {length} bytes is above the bound of {MAX_BATCH_BYTES}")
+    of_producer = inner.producer_id >= 0
     header = BatchHeader(
         length=length,
         body_crc=_crc_of(body),
@@ -406,8 +407,8 @@ def batch_around(
         leader_epoch=-1,
         attributes=_KAFKA_BODY | _TRANSACTIONAL if transactional else _KAFKA_BODY,
         producer_id=inner.producer_id,
-        producer_epoch=inner.producer_epoch,
-        base_sequence=inner.base_sequence,
+        producer_epoch=inner.producer_epoch if of_producer else -1,
+        base_sequence=inner.base_sequence if of_producer else -1,
         base_timestamp=timestamps_ms[0],
         max_timestamp=timestamps_ms[1],
         record_count=inner.record_count,

@@ -4,6 +4,10 @@ A batch is checked as a broker has to and becomes the body of one of ours, as it
 found in it: the times are those of its records, whatever its own header says, as Kafka corrects it. How batches leave is
 described in ``protocol.kafka.conversion``.
 
+Before the first one is appended the metadata say so (``BatchAdmission``): an older daemon would take what it does not know
+for damage, or for columns. It refuses to start then, and in a cluster none is taken while a node lives that does not read
+them.
+
 Records are walked, each by its length, and must have offsets that follow one another; keys, values and headers are not
 parsed, as little as those of our own clients' batches.
 """
@@ -16,7 +20,11 @@ from functools import partial
 from typing import Final, TypeVar
 
 from coordinator.log.config import LogConfig
+from coordinator.log_output import get_logger
+from coordinator.metadata.authority import Compare, Put
 from coordinator.metadata.catalog import TopicError
+from coordinator.metadata.keys import CLUSTER_FORMAT, KAFKA_BATCHES
+from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
 from coordinator.server.handlers.produced_batches import (
     ALLOWED,
     MAX_ON_LOOP_BYTES,
@@ -40,8 +48,11 @@ from protocol.kafka.varints import INT64
 from protocol.record_batch import HEADER_BYTES as NATIVE_HEADER_BYTES
 from protocol.record_batch import MAX_BATCH_BYTES, Attributes, BatchHeader, batch_around
 
+log = get_logger()
+
 RECORDS_PER_STEP: Final = 4096
 """Records that are walked in one step: one to two ms."""
+_NO_PRODUCER: Final = -1
 _LARGEST_BYTES: Final = MAX_BATCH_BYTES - NATIVE_HEADER_BYTES - 8
 """Of a batch that has to fit into one of ours, with padding."""
 
@@ -51,6 +62,54 @@ _KAFKA_LOG_APPEND_TIME: Final = int(KafkaAttributes.LOG_APPEND_TIME)
 _CLIENTS_BITS: Final = int(KafkaAttributes.COMPRESSION_MASK | KafkaAttributes.TRANSACTIONAL)
 
 _Result = TypeVar("_Result")
+
+
+class BatchAdmission:
+    """``admitted``, once logs may hold what it makes."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._allowed = False
+        self._raising: asyncio.Task[None] | None = None
+
+    def __call__(
+        self,
+        topic: str,
+        config: LogConfig,
+        records: bytes,
+        inflation: Inflation,
+        in_thread: InThread,
+        allowed: int = ALLOWED,
+    ) -> Checking:
+        """See ``admitted``; also LEADER_NOT_AVAILABLE, after which a client tries again, while older nodes live, and
+        KAFKA_STORAGE_ERROR when the metadata cannot be written."""
+        batches = yield from admitted(topic, config, records, inflation, in_thread, allowed)
+        if not self._allowed:
+            if (
+                self._metadata.get(CLUSTER_FORMAT) is None
+            ):  # a node that is alone; the first of a cluster writes it at once
+                if self._raising is None or self._raising.done():
+                    self._raising = asyncio.create_task(self._raise_format(), name="cohort-kafka-format")
+                yield self._raising
+            self._check(topic)
+        return batches
+
+    def _check(self, topic: str) -> None:
+        known = self._metadata.get(CLUSTER_FORMAT)
+        if known is None:
+            text = "the metadata could not be written, which have to say that logs hold batches of Kafka clients"
+            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"topic {topic!r}: {text}")
+        if known.value["format"] < KAFKA_BATCHES:
+            text = "nodes of the cluster run a version that does not read batches of Kafka clients: upgrade all of them"
+            raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r}: {text}")
+        self._allowed = True
+
+    async def _raise_format(self) -> None:
+        compare = [Compare(CLUSTER_FORMAT, "create", 0)]
+        try:
+            await self._metadata.transaction(compare, [Put(CLUSTER_FORMAT, {"format": KAFKA_BATCHES})])
+        except (MetadataUnavailableError, OSError) as error:  # told to those that wait; the next batch tries again
+            log.warning("cluster_format_not_raised", format=KAFKA_BATCHES, error=str(error))
 
 
 def admitted(
@@ -123,7 +182,10 @@ def _check_header(topic: str, config: LogConfig, header: KafkaBatchHeader, allow
     if attributes & _TRANSACTIONAL and not allowed & _TRANSACTIONAL:
         text = "a transactional batch needs the request's transactional id"
         raise KafkaBatchError(ErrorCode.INVALID_RECORD, text)
-    check_producer(topic, header)
+    if (
+        header.producer_id != _NO_PRODUCER
+    ):  # without one neither epoch nor sequence count, and some clients send a sequence
+        check_producer(topic, header)
 
 
 def _inflated(

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from coordinator.kafka.batches import admitted
+from coordinator.kafka.batches import BatchAdmission
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.server.handlers.led_partitions import LedPartitions
@@ -39,10 +39,10 @@ class _Produce:
     def __init__(self, node: KafkaNode) -> None:
         inner = node.node
         led = LedPartitions(inner.catalog, inner.logs, inner.membership)
-        transactions = inner.transactions
+        transactions, admission = inner.transactions, BatchAdmission(inner.metadata)
         self._node = node
         self._handle = ProduceHandler(
-            inner.catalog, led, transactions.admission, transactions.held_commits, inner.wall_ms, admitted
+            inner.catalog, led, transactions.admission, transactions.held_commits, inner.wall_ms, admission
         ).handle
 
     def handle(self, call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:

@@ -23,6 +23,8 @@ from coordinator.metadata.authority import KeyValue
 SNAPSHOT: Final = "metadata.json"
 LOG: Final = "metadata.changes"
 FORMAT: Final = 3
+WITH_CLUSTER_FORMAT: Final = 4
+"""The format when there is the key ``cluster.format``: versions before it would start without a look at that."""
 WITHOUT_LOG: Final = 1
 """The format of older versions, which wrote a snapshot for each change and know no log."""
 WITHOUT_VERSIONS: Final = 2
@@ -58,14 +60,14 @@ def encode_entry(entry: KeyValue) -> bytes:
     return f"{json.dumps(entry.key)}: {json.dumps(fields)}".encode()
 
 
-def encode_snapshot(cluster_id: str, revision: int, entries: Iterable[bytes]) -> bytes:
-    """``metadata.json``; ``entries`` are all keys, encoded."""
+def encode_snapshot(cluster_id: str, revision: int, entries: Iterable[bytes], version: int = FORMAT) -> bytes:
+    """``metadata.json``; ``entries`` are all keys, encoded. ``version`` is the format that it says it has."""
     body = b"{" + b", ".join(entries) + b"}"
     head = {
-        "format": FORMAT,
+        "format": version,
         "cluster_id": cluster_id,
         "revision": revision,
-        "crc32": _snapshot_checksum(FORMAT, cluster_id, revision, body),
+        "crc32": _snapshot_checksum(version, cluster_id, revision, body),
     }
     return json.dumps(head).encode() + b"\n" + body + b"\n"
 
@@ -85,9 +87,9 @@ def decode_snapshot(content: bytes) -> Metadata:
         version = head["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataDamagedError(f"{SNAPSHOT} is damaged: its first line does not parse ({error})") from error
-    if version not in range(WITHOUT_LOG, FORMAT + 1):
+    if version not in range(WITHOUT_LOG, WITH_CLUSTER_FORMAT + 1):
         raise MetadataDamagedError(
-            f"{SNAPSHOT} has format {version}, this version of Cohort reads formats {WITHOUT_LOG} to {FORMAT}: "
+            f"{SNAPSHOT} has format {version}, this version of Cohort reads formats {WITHOUT_LOG} to {WITH_CLUSTER_FORMAT}: "
             "start the version that wrote it"
         )
     if head.get("crc32") != _snapshot_checksum(version, head.get("cluster_id"), head.get("revision"), body):

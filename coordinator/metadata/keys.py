@@ -16,7 +16,8 @@ A field that has its default is not written: a single node writes what it always
   it is the broker epoch; version 1 means that the node takes replicas, a later one that it hands over what it has
 - ``controller``, under the lease of a node: ``node``, ``broker_epoch``
 - ``next-node-id``: ``next``
-- ``cluster.format``: ``format`` of the other keys and of what nodes tell each other, which every node has to read
+- ``cluster.format``: ``format`` of the other keys, of logs and of what nodes tell each other, which every node has to read.
+  A single node has none before its logs hold something newer than the first
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ CONTROLLER: Final = "controller"
 NEXT_NODE_ID: Final = "next-node-id"
 IMPORTED: Final = "imported"
 CLUSTER_FORMAT: Final = "cluster.format"
+KAFKA_BATCHES: Final = 2
+"""The format from which on logs may hold batches of Kafka's clients."""
 NODES: Final = "nodes/"
 LIVE: Final = "live/"
 CREATING: Final = "creating/"

@@ -23,6 +23,7 @@ from coordinator.metadata.encoding import (
     FORMAT,
     LOG,
     SNAPSHOT,
+    WITH_CLUSTER_FORMAT,
     Metadata,
     MetadataDamagedError,
     decode_snapshot,
@@ -31,6 +32,7 @@ from coordinator.metadata.encoding import (
     encode_snapshot,
     replay,
 )
+from coordinator.metadata.keys import CLUSTER_FORMAT
 from coordinator.metadata.store import TIMEOUT_MS, Lease, OnDelta, Stop
 from coordinator.metadata.watchers import Watchers
 
@@ -181,7 +183,7 @@ class _Files:
         self._storage.sync_directory("")  # a process that was killed may have left a snapshot whose name can be lost
         content = self._storage.read_file(SNAPSHOT)
         metadata = decode_snapshot(content)
-        if metadata.format == FORMAT:
+        if metadata.format >= FORMAT:
             self._snapshot_bytes = len(content)
         elif not self._storage.exists(LOG):
             _make_log(self._storage)
@@ -211,6 +213,8 @@ class _Files:
         has changed."""
         line = encode_change(revision, changes)
         entries = self._entries
+        if CLUSTER_FORMAT in changes:  # the snapshot has to say so, or an older version would not see the change
+            self._snapshot_bytes = 0
         if not (self._is_due(line) and self._replaced(revision, {**entries, **changes})):
             self._append(line)
         for key, entry in changes.items():
@@ -230,7 +234,9 @@ class _Files:
 
     def _replaced(self, revision: int, entries: Mapping[str, bytes | None]) -> bool:
         """Writes a snapshot and empties the log; False when the disk refuses and the log can take the change."""
-        content = encode_snapshot(self._cluster_id, revision, [entry for _, entry in sorted(entries.items()) if entry])
+        version = WITH_CLUSTER_FORMAT if entries.get(CLUSTER_FORMAT) else FORMAT
+        encoded = [entry for _, entry in sorted(entries.items()) if entry]
+        content = encode_snapshot(self._cluster_id, revision, encoded, version)
         try:
             self._storage.write_file(SNAPSHOT, content)
         except WriteInDoubtError:

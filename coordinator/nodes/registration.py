@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Compare, Delete, KeyValue, Operation, Put, TransactionError
-from coordinator.metadata.keys import CLUSTER_FORMAT, CONTROLLER, NEXT_NODE_ID, live_key, node_key
+from coordinator.metadata.keys import CLUSTER_FORMAT, CONTROLLER, KAFKA_BATCHES, NEXT_NODE_ID, live_key, node_key
 from coordinator.metadata.store import Lease, MetadataStore, MetadataUnavailableError, Stop
 from coordinator.metadata.watchers import Listeners
 from coordinator.nodes.cleanliness import THIS_START
@@ -29,9 +29,9 @@ log = get_logger()
 
 FIRST_NODE_ID: Final = 1
 """The first that is drawn. 0 is what a single node has, which may become the first of a cluster."""
-FORMAT: Final = 1
-"""The highest format of metadata and replication that this version reads. A cluster's is in ``cluster.format``: the first
-node writes it, the controller raises it once all nodes that live read a higher one, and none writes anything newer."""
+FORMAT: Final = KAFKA_BATCHES
+"""The highest format of metadata, logs and replication that this version reads. A cluster's is in ``cluster.format``: the
+first node writes it, the controller raises it once all nodes that live read a higher one, and none writes anything newer."""
 
 _RENEWALS: Final = 4
 """Within a session."""

@@ -12,6 +12,7 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.metadata.store import MetadataStore
 from coordinator.nodes.membership import Membership
 from coordinator.server.dispatch import Tasks
 from coordinator.transaction_coordinator import TransactionCoordinator
@@ -22,6 +23,7 @@ class Node:
     """The parts of a daemon that requests are about."""
 
     settings: Settings
+    metadata: MetadataStore
     catalog: Catalog
     logs: LogManager
     groups: GroupCoordinator

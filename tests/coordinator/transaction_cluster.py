@@ -71,8 +71,8 @@ class ClusterNode(TransactionNode):
         self.leading: set[asyncio.Task[None]] = set()
         catalog = self.catalog
         server_node = ServerNode(
-            Settings(), catalog, self.logs, self.groups, self.transactions, ProducerIds(store, lambda: WALL_MS),
-            Tasks(), lambda: WALL_MS, self.member, Administration(store, catalog),
+            Settings(), store, catalog, self.logs, self.groups, self.transactions,
+            ProducerIds(store, lambda: WALL_MS), Tasks(), lambda: WALL_MS, self.member, Administration(store, catalog),
         )  # fmt: skip
         self.server_node = server_node
         serving, asked = NoReplicas().serving(), peer_handlers(server_node)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import sys
 import zlib
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import cast
 
 import cramjam
 import pytest
 from hypothesis import given, settings
 
-from coordinator.config import Settings
-from coordinator.kafka.batches import RECORDS_PER_STEP, admitted
+from coordinator.kafka.batches import RECORDS_PER_STEP
 from coordinator.log.config import LogConfig
 from coordinator.metadata.catalog import TopicError
 from coordinator.server.handlers.produced_batches import (
-    ALLOWED,
     ALLOWED_IN_TRANSACTIONS,
     MAX_INFLATED_BYTES,
     MAX_ON_LOOP_BYTES,
@@ -29,45 +23,11 @@ from coordinator.server.handlers.produced_batches import (
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import HEADER_BYTES, crc32c, only_batch
 from protocol.kafka.conversion import for_kafka
-from protocol.record_batch import Attributes, BatchHeader, read_header
+from protocol.record_batch import Attributes, read_header
+from tests.coordinator.kafka.admission import CONFIG, Run
 from tests.protocol.kafka.written import CODECS, RECORDS, Record, every_codec, written
 
 MIB = 2**20
-CONFIG = LogConfig(max_message_bytes=Settings().max_message_bytes)
-
-
-class Run:
-    """All steps of an admission, at once; and how many of them there were, on the loop and in a thread."""
-
-    def __init__(self) -> None:
-        self.in_threads = 0
-        self.turns = 0
-
-    def __call__(
-        self,
-        records: bytes,
-        config: LogConfig = CONFIG,
-        inflation: Inflation | None = None,
-        allowed: int = ALLOWED,
-    ) -> tuple[bytes, BatchHeader]:
-        steps = admitted("t", config, records, inflation or Inflation(), self._in_thread, allowed)
-        while True:
-            try:
-                self.turns += next(steps) is None
-            except StopIteration as end:
-                ((batch, header),) = end.value
-                return batch, header
-
-    def _in_thread(self, check: Callable[[], None]) -> asyncio.Future[None]:
-        self.in_threads += 1
-        future: Future[None] = Future()
-        try:
-            check()
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-        return cast("asyncio.Future[None]", future)
 
 
 def refusal(records: bytes, config: LogConfig = CONFIG, inflation: Inflation | None = None) -> tuple[ErrorCode, str]:
@@ -155,6 +115,13 @@ def test_a_compacted_topic_takes_records_with_keys_only() -> None:
     config = LogConfig(compact=True)
     assert refusal(BATCH, config) == (ErrorCode.INVALID_RECORD, "topic 't': record 1 of the batch has no key")
     Run()(written([Record(b"k", None), Record(b"", b"v")]), config)
+
+
+def test_without_a_producer_epoch_and_sequence_do_not_count() -> None:
+    batch = with_header(base_sequence=0)  # as aiokafka sends it
+    taken, header = Run()(batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert for_kafka(taken)[16:] == batch[16:]
 
 
 def test_a_transactional_batch_is_taken_in_a_transaction() -> None:

@@ -129,10 +129,10 @@ async def test_a_file_that_is_none_is_refused(disk: Disk, tmp_path: Path, conten
 
 
 async def test_a_newer_format_names_itself(disk: Disk, tmp_path: Path) -> None:
-    (tmp_path / SNAPSHOT).write_bytes(b'{"format": 4, "crc32": 0}\n{}\n')
-    with pytest.raises(MetadataDamagedError, match="format 4, this version of Cohort reads formats 1 to 3: start"):
+    (tmp_path / SNAPSHOT).write_bytes(b'{"format": 5, "crc32": 0}\n{}\n')
+    with pytest.raises(MetadataDamagedError, match="format 5, this version of Cohort reads formats 1 to 4: start"):
         await store_on(disk)
-    assert (tmp_path / SNAPSHOT).read_bytes() == b'{"format": 4, "crc32": 0}\n{}\n'
+    assert (tmp_path / SNAPSHOT).read_bytes() == b'{"format": 5, "crc32": 0}\n{}\n'
 
 
 async def test_a_file_of_an_older_version_is_read_and_carried_over(disk: Disk, tmp_path: Path) -> None:

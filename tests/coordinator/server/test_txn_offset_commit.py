@@ -103,8 +103,10 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
         assert shard is not None
         no_producer_ids: Any = None  # the handler has no use for them
         no_administration: Any = None
+        no_metadata: Any = None
         node = Node(
             Settings(),
+            no_metadata,
             there.catalog,
             there.logs,
             there.groups,
