@@ -57,7 +57,7 @@ def judge(record: NodeRecord | None, found: Found) -> Cleanliness:
 def _reason(record: NodeRecord | None, found: Found) -> str:
     if record is None:
         return "the directory is new"
-    if is_another_directory(record, found):
+    if is_another_directory(record.starts, found.registered_start):
         return "the directory is not the one that was registered last: an old image, perhaps"
     if found.lost:
         return "something that was on disk is gone"
@@ -66,9 +66,9 @@ def _reason(record: NodeRecord | None, found: Found) -> str:
     return ""
 
 
-def is_another_directory(record: NodeRecord, found: Found) -> bool:
-    """Whether the node was registered since from a directory that this one is not, or no longer is."""
-    return bool(found.registered_start) and found.registered_start not in record.starts
+def is_another_directory(starts: Collection[str], registered_start: str) -> bool:
+    """Whether the node was registered since from a directory that this one, with these starts, is not, or no longer is."""
+    return bool(registered_start) and registered_start not in starts
 
 
 def is_kept_by_machine(record: NodeRecord, found: Found) -> bool:

@@ -21,7 +21,7 @@ from coordinator.metadata.authority import Compare, Delete, KeyValue, Operation,
 from coordinator.metadata.keys import CLUSTER_FORMAT, CONTROLLER, KAFKA_BATCHES, NEXT_NODE_ID, live_key, node_key
 from coordinator.metadata.store import Lease, MetadataStore, MetadataUnavailableError, Stop
 from coordinator.metadata.watchers import Listeners
-from coordinator.nodes.cleanliness import THIS_START
+from coordinator.nodes import cleanliness
 from coordinator.nodes.identity import NodeIdentity
 from coordinator.replication.partition import Incarnation
 
@@ -406,9 +406,9 @@ class Registration:
             self._check_former(live)
         known = self._store.get(self._node_key)
         start = "" if known is None else str(known.value["start"])
-        if start and start not in identity.starts:
+        if cleanliness.is_another_directory(identity.starts, start):
             log.warning("node_not_clean", reason="the node was registered from another data directory meanwhile")
-            return THIS_START
+            return cleanliness.THIS_START
         return identity.clean_since
 
     def _check_former(self, live: KeyValue) -> None:

@@ -11,7 +11,14 @@ from unittest.mock import patch
 
 import coordinator.replication.isr_changes
 import coordinator.replication.proposals
+import coordinator.replication.replica_logs
+from coordinator.log.acknowledged import Acknowledged
+from coordinator.metadata.authority import Delta
+from coordinator.metadata.etcd import watching
+from coordinator.nodes.cleanliness import Opening, opening
+from coordinator.nodes.registration import Registration
 from coordinator.replication.following import Following
+from coordinator.runtime.shard import CoordinatorShard
 from tests.simulation.replicas.ablations import ABLATIONS as OF_REPLICAS
 from tests.simulation.rings import switched_off
 from tests.simulation.safeguards import safeguard
@@ -51,6 +58,10 @@ _of_replicas(
     "election_of_those_that_lost_nothing", "only clean replicas are elected", "only_clean_replicas_lead", *_LOST,
     faults=("power_takes_a_disk_with_it",), fault_pause_s=4.0,
 )  # fmt: skip
+_of_replicas(
+    "doubts_about_old_images", "an old image makes a node unclean", faults=("power_takes_a_disk_with_it",),
+    workloads=("producing",), fault_pause_s=4.0, records=200,
+)  # fmt: skip
 
 
 @safeguard(
@@ -73,6 +84,7 @@ def fence_of_isr_changes() -> Iterator[None]:
 @safeguard(
     "a follower acknowledges what is on its disk",
     *_LOST,
+    first=14,
     nodes=3,
     workloads=("producing_in_bursts", "producing"),
     faults=("replica_is_slow", "all_nodes_lose_power"),
@@ -89,4 +101,118 @@ def acknowledgement_of_followers() -> Iterator[None]:
         switched_off(_BY_SAFEGUARD["a follower acknowledges what is on its disk"]),
         patch.object(Following, "_flushed", at_once),
     ):
+        yield
+
+
+@safeguard(
+    "who asks a node is answered while its lease is certain to hold",
+    "ends_are_not_stale",
+    nodes=3,
+    workloads=("producing", "asking_for_ends"),
+    faults=("node_is_paused",),  # else the timer comes first
+    fault_s=15.0,
+    fault_pause_s=2.0,
+    partitions=3,
+    records=200,
+    producers=2,
+)
+def question_for_the_lease() -> Iterator[None]:
+    with patch.object(Registration, "valid", lambda registration: registration._registered):
+        yield
+
+
+@safeguard(
+    "a node leads while its lease is certain to hold",
+    "ends_are_not_stale",
+    nodes=3,
+    workloads=("producing", "asking_for_ends"),
+    faults=("network_splits",),
+    fault_s=15.0,
+    fault_pause_s=4.0,
+    partitions=3,
+    records=200,
+    producers=2,
+)
+def end_of_the_lease() -> Iterator[None]:
+    with (
+        patch.object(Registration, "valid", lambda registration: registration._registered),
+        patch.object(Registration, "_expired", lambda registration: None),
+    ):
+        yield
+
+
+@safeguard(
+    "a coordinator answers when what it decided is committed",
+    "commits_are_not_stale",
+    nodes=3,
+    workloads=("asking_for_commits",),
+    faults=("node_is_killed", "replica_is_slow"),
+    fault_s=15.0,
+    fault_pause_s=1.0,
+)
+def commit_of_decisions() -> Iterator[None]:
+    original = Acknowledged.when_committed
+
+    def on_this_disk(log: Acknowledged, offset: int, callback: Any, may_give_up: bool = False) -> None:
+        decided = getattr(callback, "__func__", None) is CoordinatorShard._on_committed
+        return log.when_durable(offset, callback) if decided else original(log, offset, callback, may_give_up)
+
+    with patch.object(Acknowledged, "when_committed", on_this_disk):
+        yield
+
+
+@safeguard(
+    "a coordinator serves when what it has read is committed",
+    "commits_are_not_stale",
+    nodes=3,
+    workloads=("asking_for_commits",),
+    faults=("leaders_fall_in_turn",),
+    fault_s=15.0,
+    fault_pause_s=3.0,
+)
+def commit_of_what_was_read() -> Iterator[None]:
+    async def at_once(shard: CoordinatorShard[Any], offset: int) -> None:
+        """What the log holds counts."""
+
+    with patch.object(CoordinatorShard, "_until_committed", at_once):
+        yield
+
+
+@safeguard(
+    "a watch that cannot go on begins with a list of all keys",
+    "groups_settle_after_the_last_fault",
+    nodes=3,
+    workloads=("producing", "reassigning"),
+    faults=("etcd_compacts", "node_is_cut_from_etcd"),
+    fault_s=15.0,
+    fault_pause_s=1.0,
+)
+def list_after_compaction() -> Iterator[None]:
+    original = watching.Following._list
+
+    async def skipped(following: watching.Following, timeout_ms: int) -> None:
+        if following._task is None:
+            return await original(following, timeout_ms)
+        following.mirror.apply(Delta(await following.now(timeout_ms), ()))
+        return following._reached()
+
+    with patch.object(watching.Following, "_list", skipped):
+        yield
+
+
+@safeguard(
+    "a missing log makes a node unclean",
+    *_LOST,
+    nodes=3,
+    workloads=("producing",),
+    faults=("power_takes_a_log_with_it",),
+    fault_s=15.0,
+    fault_pause_s=4.0,
+    records=200,
+)
+def inventory_of_logs() -> Iterator[None]:
+    def nothing_known(partition: tuple[str, int], directory_of: str | None, inventory: Any) -> Opening:
+        return opening(partition, directory_of, ())
+
+    with patch.object(coordinator.replication.replica_logs, "opening", nothing_known):
         yield

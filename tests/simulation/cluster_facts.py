@@ -34,6 +34,16 @@ class Registered(NamedTuple):
         return self.joined[self.isr.index(node)] if node in self.isr else -1
 
 
+class Asked(NamedTuple):
+    """An offset that a coordinator told somebody who asked for it, -1 for none."""
+
+    asked_s: float
+    at_s: float
+    group: str
+    partition: tuple[str, int]
+    offset: int
+
+
 def registered(value: Any) -> Registered:
     """A partition's value, read apart from how nodes read it."""
     fields = json.loads(value)
@@ -74,13 +84,14 @@ class ClusterFacts:
     """High watermarks that are above the end of their log, or below what was shown before."""
     stale: list[str] = field(default_factory=list)
     """Ends of partitions that clients were told of, below what was acknowledged before they asked."""
+    asked: list[Asked] = field(default_factory=list)
     batches: dict[tuple[Place, int, int], tuple[bytes, tuple[int, int] | None, str]] = field(default_factory=dict)
     """Of each offset and epoch: the batch that begins there, which one is before it, and the replica that had it first."""
     records: dict[tuple[Place, int, int], tuple[tuple[object, ...], str]] = field(default_factory=dict)
     """The same of records, for logs whose batches are written anew."""
     epochs: dict[tuple[Place, int], tuple[int, int, str]] = field(default_factory=dict)
     """Of each epoch of a log: where it begins, behind which, and the replica that had it first."""
-    shown: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    shown: dict[Place, tuple[int, int]] = field(default_factory=dict)
     """The highest of the high watermarks of a partition, and its epoch."""
 
     def note_transaction(

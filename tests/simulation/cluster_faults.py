@@ -9,6 +9,7 @@ from typing import Final
 from protocol.record_batch import iter_batches
 from tests.simulation.cluster_facts import PREFIX
 from tests.simulation.cluster_probes import all_in_sync, logs_of, node_id, state_of
+from tests.simulation.consumers import OTHER, TOPIC
 from tests.simulation.disk import Directory
 from tests.simulation.etcd import CALM, Troubles
 from tests.simulation.etcd_members import MEMBERS
@@ -88,6 +89,26 @@ async def replica_is_slow(world: World) -> None:
     await asyncio.sleep(within(world, 0.5, 5.0))
     node.disk.slow_s = 0.0
     world.network.slow.pop(node.name, None)
+
+
+@cluster_fault
+async def leaders_fall_in_turn(world: World) -> None:
+    """Two nodes end, one soon after the other, while neither the first nor the second has the third as its follower."""
+    first, second, last = sorted(world.nodes, key=lambda _: world.fault_random.random())[:3]
+    ways = [(one.name, other.name) for one, other in ((first, last), (second, last))]
+    ways += [(other, one) for one, other in ways]
+    for way in ways:
+        world.network.cut(*way)
+    world.history.say(last.name, f"is cut off from {first.name} and {second.name}")
+    await asyncio.sleep(within(world, 0.1, 1.0))
+    world.kill(first.name)
+    await asyncio.sleep(within(world, 0.2, 2.5))
+    world.kill(second.name)
+    for way in ways:
+        world.network.heal(*way)
+    await asyncio.sleep(within(world, 0.5, 4.0))
+    world.start(first.name)
+    world.start(second.name)
 
 
 # Disks
@@ -189,6 +210,27 @@ async def power_takes_a_disk_with_it(world: World) -> None:
         world.start(other.name)
 
 
+@cluster_fault
+async def power_takes_a_log_with_it(world: World) -> None:
+    """All machines lose their power. One is back first, without one of its logs; it must wait for the others."""
+    node = a_node(world)
+    logs = sorted(log.directory for (topic, _), log in logs_of(node).items() if topic in (TOPIC, OTHER))
+    if not logs or not all_in_sync(world):
+        return
+    lost, others = logs[_draw(world, len(logs))], [other for other in world.nodes if other is not node]
+    for machine in world.nodes:
+        world.power_cut(machine.name)
+    node.disk.root.live.pop(lost, None)
+    node.disk.root.durable.pop(lost, None)
+    node.has_served = False
+    world.history.say(node.name, f"has lost {lost}")
+    await asyncio.sleep(within(world, 0.05, 1.0))
+    world.start(node.name)
+    for other in others:
+        await asyncio.sleep(within(world, 0.0, 4.0))
+        world.start(other.name)
+
+
 async def _returns_with(world: World, node: Node, root: Directory, what: str) -> None:
     world.history.cluster.lost_disks[node_id(node)] = world.etcd.authority.revision
     world.power_cut(node.name)
@@ -241,10 +283,21 @@ async def node_is_cut_from_etcd(world: World) -> None:
     await _cut(world, [*there, *back])
 
 
-async def _cut(world: World, ways: list[tuple[str, str]]) -> None:
+@cluster_fault
+async def network_splits(world: World) -> None:
+    """One node and some of the clients see nothing but each other; the others, and etcd, are on the other side."""
+    node = a_node(world).name
+    here = [node, *(name for name in world.clients() if _draw(world, 2))]
+    there = [name for name in [*MEMBERS, *world.hosts] if name not in here]
+    ways = [(one, other) for one in here for other in there]
+    await _cut(world, [*ways, *((other, one) for one, other in ways)], f"is on one side with {here[1:]}")
+
+
+async def _cut(world: World, ways: list[tuple[str, str]], what: str = "") -> None:
     for way in ways:
         world.network.cut(*way)
-    world.history.say(ways[0][0], f"is cut: {', '.join(f'{source} to {target}' for source, target in ways)}")
+    ended = ", ".join(f"{source} to {target}" for source, target in ways)
+    world.history.say(ways[0][0], what or f"is cut: {ended}")
     await asyncio.sleep(within(world, 0.2, 8.0))
     for way in ways:
         world.network.heal(*way)

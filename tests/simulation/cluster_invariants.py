@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 
-from tests.simulation.history import History, Partition, name_of
+from tests.simulation.consumers import OTHER, TOPIC
+from tests.simulation.history import Committed, History, Partition, name_of
+from tests.simulation.invariants import erased_since, last_erased_s
 from tests.simulation.registry import invariant
 
 
@@ -64,3 +68,32 @@ def metadata_is_written_with_a_fence(history: History) -> Iterator[str]:
 def ends_are_not_stale(history: History) -> Iterator[str]:
     """Who asks where a partition ends is told of everything that was acknowledged before."""
     yield from history.cluster.stale
+
+
+@invariant
+def commits_are_not_stale(history: History) -> Iterator[str]:
+    """Who asks how far a group is is told of no less than what was acknowledged, or told, before: whoever coordinates it.
+
+    No client of a history seeks or resets. Topics that are deleted take their offsets with them.
+    """
+    told: dict[tuple[str, Partition], list[tuple[float, int]]] = {}
+    for commit in history.commits:
+        told.setdefault((commit.group, commit.partition), []).append((commit.at_s, commit.offset))
+    for asked in history.cluster.asked:
+        told.setdefault((asked.group, asked.partition), []).append((asked.at_s, asked.offset))
+    floors = {}
+    for key, offsets in told.items():
+        offsets.sort()
+        floors[key] = [at_s for at_s, _ in offsets], list(accumulate((offset for _, offset in offsets), max))
+    erased_s = last_erased_s(history)
+    for asked in history.cluster.asked:
+        times, highest = floors[asked.group, asked.partition]
+        before = bisect_left(times, asked.asked_s)
+        if before == 0 or asked.offset >= highest[before - 1] or asked.partition[0] not in (TOPIC, OTHER):
+            continue
+        floor = Committed(asked.asked_s, 0, asked.group, asked.partition, highest[before - 1])
+        if not erased_since(history, erased_s, floor) and asked.partition not in history.damaged:
+            yield (
+                f"{asked.group} was at {floor.offset} of {name_of(asked.partition)}, and who asked at {asked.asked_s:.3f} s "
+                f"was told of {asked.offset} at {asked.at_s:.3f} s"
+            )

@@ -9,9 +9,10 @@ from coordinator.daemon import Daemon
 from coordinator.log.group_commit import Appender
 from coordinator.log.partition import PartitionLog
 from protocol.errors import ErrorCode
+from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import LATEST_TIMESTAMP, ListOffsetsRequest, ListOffsetsResponse
 from tests.simulation.cluster_copies import CopyReader, differences, note_new
-from tests.simulation.cluster_facts import PREFIX, Place, Registered, registered
+from tests.simulation.cluster_facts import PREFIX, Asked, Place, Registered, registered
 from tests.simulation.history import name_of
 from tests.simulation.inspection import Led, led
 from tests.simulation.world import Node, World, here
@@ -62,6 +63,23 @@ def note_ends(world: World, request: ListOffsetsRequest, response: ListOffsetsRe
             )
 
 
+def note_commits(world: World, request: OffsetFetchRequest, response: OffsetFetchResponse, asked_s: float) -> None:
+    """Offsets that somebody is told of who asked for them at ``asked_s``."""
+    if response.error_code == ErrorCode.NONE:
+        world.history.cluster.asked += [
+            Asked(
+                asked_s,
+                world.loop.time(),
+                request.group_id,
+                (topic.name, found.partition_index),
+                found.committed_offset,
+            )
+            for topic in response.topics
+            for found in topic.partitions
+            if found.error_code == ErrorCode.NONE
+        ]
+
+
 # Looks
 
 
@@ -110,15 +128,18 @@ def _look_at_end(world: World, partition: tuple[str, int], there: Led) -> None:
         facts.falling[
             f"{where} shows {name_of(partition)} up to {high_watermark}, it ends at {there.log.end_offset}"
         ] = None
+    place = _place(there.node.daemon, there.log.directory)
+    if place is None:
+        return
     start = next((offset for known, offset in there.log.epochs.entries if known == epoch), 0)
-    before, earlier = facts.shown.get(partition, (0, epoch))
+    before, earlier = facts.shown.get(place, (0, epoch))
     if epoch > earlier and high_watermark >= start and high_watermark < before:
         facts.falling[
             f"{where} shows {name_of(partition)} up to {high_watermark} in epoch {epoch}, "
             f"which was {before} in epoch {earlier}"
         ] = None
     if high_watermark >= before:
-        facts.shown[partition] = high_watermark, epoch
+        facts.shown[place] = high_watermark, epoch
 
 
 def _look_at_followers(world: World, partition: tuple[str, int], there: Led) -> None:
@@ -193,11 +214,15 @@ def what_is_not_replicated(world: World) -> list[str]:
         if set(state.isr) != set(state.replicas) and not _may_not_be_copied(world, key):
             wrong.append(f"of {key} {state.isr} are in sync, replicas are {state.replicas}")
     served = led(world)
+    written = {(known.key.removeprefix(PREFIX), known.mod_revision) for known in world.etcd.authority.range(PREFIX)}
     for node in world.serving():
         daemon = node.daemon
         store = daemon._metadata if daemon is not None else None
         if store is not None and store.revision < world.etcd.authority.revision:
             wrong.append(f"{node.name} knows revision {store.revision} of {world.etcd.authority.revision}")
+        differ = set() if store is None else {(known.key, known.mod_revision) for known in store.range("")} ^ written
+        if differ:
+            wrong.append(f"{node.name} knows other keys than etcd has: {sorted(differ)[:3]}")
         for topic in daemon._partitions._catalog.topics.values() if daemon and daemon._partitions else ():
             for index in range(len(topic.partitions)):
                 if (topic.name, index) not in served and (topic.name, index) not in facts.lost:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from client.admin import Admin
@@ -14,7 +16,7 @@ from tests.simulation import group_workloads, log_workloads, record_workloads, t
 from tests.simulation.cluster_probes import node_id
 from tests.simulation.consumers import OTHER, TOPIC, started
 from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_workload
-from tests.simulation.workloads import new_value
+from tests.simulation.workloads import keep_books, new_value
 from tests.simulation.world import HostProcess, World, client_options
 
 _MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction_workloads, workloads)
@@ -24,6 +26,9 @@ _SHARED: Final = (
     "producing_in_bursts", "producing_without_numbers", "handling", "transacting", "transforming", "recreating_topics",
     "restarting_static_members", "administering_groups", "keeping_little", "keeping_the_last",
 )  # fmt: skip
+_LEDGERS: Final = 6
+RENEWED: Final = "renewed"
+_Step = Callable[[], Awaitable[object]]
 CLUSTER_WORKLOADS.update({name: WORKLOADS[name] for name in _SHARED})
 
 
@@ -65,8 +70,8 @@ async def asking_for_ends(world: World) -> None:
 
 
 async def ask_for_ends(world: World, process: HostProcess) -> None:
-    """Asks until the calm."""
-    consumer = Consumer(request_timeout_ms=2_000, **client_options(process))
+    """Asks until the calm, for all that is committed by replicas: what is not decided yet counts."""
+    consumer = Consumer(request_timeout_ms=2_000, isolation_level="read_uncommitted", **client_options(process))
     await started(world, consumer.start)
     while not world.calm.is_set():
         try:
@@ -75,6 +80,62 @@ async def ask_for_ends(world: World, process: HostProcess) -> None:
             world.history.say(process.name, f"cannot ask for ends: {error}")
         await asyncio.sleep(0.05 + 0.2 * process.random.random())
     await consumer.stop(timeout=10.0)
+
+
+@cluster_workload
+async def asking_for_commits(world: World) -> None:
+    """Groups of several coordinators whose offsets grow, and for each a program that asks again and again how far it is."""
+    for number in range(_LEDGERS):
+        group = f"ledger{number}"
+        world.add_host(f"bookkeeper{number}", partial(keep_books, group=group))
+        world.add_host(f"auditor{number}", partial(ask_for_commits, group=group))
+    await world.calm.wait()
+
+
+async def ask_for_commits(world: World, process: HostProcess, group: str) -> None:
+    """Asks until the calm."""
+    consumer = Consumer(group_id=group, request_timeout_ms=2_000, enable_auto_commit=False, **client_options(process))
+    await started(world, consumer.start)
+    while not world.calm.is_set():
+        try:
+            await consumer.committed(TopicPartition(TOPIC, 0))
+        except CohortError as error:
+            world.history.say(process.name, f"cannot ask for the offset of {group}: {error}")
+        await asyncio.sleep(0.05 + 0.2 * process.random.random())
+    await consumer.stop(timeout=10.0)
+
+
+@cluster_workload
+async def renewing_topics(world: World) -> None:
+    """A topic with a few records that is deleted and made again under its name, at once."""
+    world.add_host("renewer", renew)
+    await world.calm.wait()
+
+
+async def renew(world: World, process: HostProcess) -> None:
+    """What it sends is gone soon: nothing is promised but that copies of one topic are the same."""
+    random, number = process.random, 0
+    admin = Admin(world.bootstrap, random=random)
+    producer = Producer(
+        world.bootstrap, process.host, request_timeout_ms=1_000, delivery_timeout_ms=2_000, clock=world.wall_ms,
+        random=random,
+    )  # fmt: skip
+    await started(world, admin.start)
+    await started(world, producer.start)
+    while not world.calm.is_set():
+        number += 1
+        value = f"{process.name}/{number}".encode()
+        steps: list[_Step] = [partial(admin.create_topics, {RENEWED: 1}, timeout_ms=2_000)]
+        steps += [partial(producer.send_and_wait, RENEWED, value, partition=0)] * int(random.random() * 8)
+        steps += [partial(admin.delete_topics, RENEWED, timeout_ms=2_000)]
+        for step in steps:
+            try:
+                await step()
+            except CohortError as error:
+                world.history.say(process.name, f"cannot renew {RENEWED}: {error}")
+            await asyncio.sleep(0.5 * random.random() ** 3)
+    await producer.stop()
+    await admin.stop()
 
 
 @cluster_workload

@@ -108,7 +108,11 @@ async def restart(world: World, node: Node) -> None:
     process = world.hosts[node.name].process
     node.daemon = None
     stopping = world.loop.spawn(process, stop_daemon(world, process, daemon))
-    await asyncio.wait([stopping], timeout=STOP_S)
+    told_s = world.loop.time()
+    while (left_s := max(told_s, process.went_on_s) + STOP_S - world.loop.time()) > 0 or process.held is not None:
+        await asyncio.wait([stopping], timeout=max(left_s, 0.1))  # one that is suspended cannot stop
+        if stopping.done():
+            break
     if not stopping.done() and not process.dead:
         world.history.not_live.append(f"{node.name} did not stop within {STOP_S:.0f} s of SIGTERM")
         world.kill(node.name)

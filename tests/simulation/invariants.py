@@ -233,7 +233,7 @@ def last_erased_s(history: History) -> dict[tuple[str, Partition], float]:
     return {(event.group, event.partition): event.at_s for event in history.applied if isinstance(event, Erased)}
 
 
-def _erased_since(history: History, erased_s: dict[tuple[str, Partition], float], commit: Committed) -> bool:
+def erased_since(history: History, erased_s: dict[tuple[str, Partition], float], commit: Committed) -> bool:
     """Whether an offset was erased after it was applied; perhaps before somebody heard of it."""
     last_s = erased_s.get((commit.group, commit.partition))
     if last_s is None:
@@ -258,7 +258,7 @@ def acknowledged_commits_survive(history: History) -> Iterator[str]:
         return
     erased_s = last_erased_s(history)
     for commit in history.commits:
-        if _erased_since(history, erased_s, commit):
+        if erased_since(history, erased_s, commit):
             continue
         if commit.at_s > history.seen_s or commit.partition in history.damaged:
             continue
@@ -277,7 +277,7 @@ def what_was_shown_survives(history: History) -> Iterator[str]:
         return
     erased_s = last_erased_s(history)
     for shown in history.shown:
-        if _erased_since(history, erased_s, shown):
+        if erased_since(history, erased_s, shown):
             continue
         final = history.final_offsets.get((shown.group, shown.partition), -1)
         if final < shown.offset and shown.at_s <= history.seen_s and shown.partition not in history.damaged:

@@ -213,6 +213,7 @@ def _note_answer(world: World, process: HostProcess, call: WireCall, response: A
             Deleted(now, asked_s, result.group_id) for result in response.results if result.error_code == ErrorCode.NONE
         ]
     elif isinstance(response, OffsetFetchResponse) and isinstance(request, OffsetFetchRequest):
+        cluster_probes.note_commits(world, request, response, asked_s)
         for answered in response.topics:
             for offset in answered.partitions:
                 if offset.error_code == ErrorCode.NONE and offset.committed_offset >= 0:

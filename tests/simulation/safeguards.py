@@ -23,11 +23,17 @@ class Ablation:
     off: Off
     changes: Mapping[str, Any]
     """Fields of the plan that this safeguard is about, where chance alone would take hundreds of histories."""
+    first: int = 0
+    """The seed to begin with: of a history that is known to miss the safeguard, where few do."""
 
     def plan_of(self, seed: int) -> Plan:
-        """The seed's plan with the changes; one that names faults has small segments and is compacted often."""
+        """The seed's plan with the changes; one that names faults has small segments and is compacted often.
+
+        Of several nodes it means the same when workloads or faults are added that it does not name.
+        """
         if (nodes := self.changes.get("nodes", 1)) > 1:
-            plan = draw_cluster(seed, tuple(CLUSTER_WORKLOADS), tuple(CLUSTER_FAULTS), nodes)
+            workloads, faults = self.changes.get("workloads"), self.changes.get("faults")
+            plan = draw_cluster(seed, workloads or tuple(CLUSTER_WORKLOADS), faults or tuple(CLUSTER_FAULTS), nodes)
             return replace(plan, **self.changes)
         plan = replace(draw(seed, tuple(WORKLOADS), tuple(FAULTS)), checkpoint_ms=500, members_per_slice=2_000)
         if "faults" in self.changes:
@@ -38,12 +44,15 @@ class Ablation:
 ABLATIONS: Final[dict[str, Ablation]] = {}
 
 
-def safeguard(what: str, *invariants: str, **changes: Any) -> Callable[[Callable[[], Iterator[None]]], Off]:
-    """Registers a function that replaces a safeguard until it is resumed. ``changes`` are fields of the plan."""
+def safeguard(
+    what: str, *invariants: str, first: int = 0, **changes: Any
+) -> Callable[[Callable[[], Iterator[None]]], Off]:
+    """Registers a function that replaces a safeguard until it is resumed. ``changes`` are fields of the plan, ``first`` is
+    the seed to begin with."""
 
     def register(function: Callable[[], Iterator[None]]) -> Off:
         off = contextmanager(function)
-        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off, changes)
+        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off, changes, first)
         return off
 
     return register

@@ -138,10 +138,10 @@ async def committing_alone(world: World) -> None:
     await world.calm.wait()
 
 
-async def keep_books(world: World, process: HostProcess) -> None:
+async def keep_books(world: World, process: HostProcess, group: str = "books") -> None:
     """Commits growing offsets; a restarted one goes on above what the one before can have tried."""
     options = client_options(process)
-    consumer = Consumer(group_id="books", request_timeout_ms=2_000, enable_auto_commit=False, **options)
+    consumer = Consumer(group_id=group, request_timeout_ms=2_000, enable_auto_commit=False, **options)
     await started(world, consumer.start)
     tp = TopicPartition(TOPIC, 0)
     consumer.assign([tp])
@@ -153,7 +153,7 @@ async def keep_books(world: World, process: HostProcess) -> None:
         except CohortError as error:
             world.history.say(process.name, f"could not commit: {error}")
         else:
-            world.history.commits.append(Committed(world.loop.time(), 0, "books", (TOPIC, 0), offset))
+            world.history.commits.append(Committed(world.loop.time(), 0, group, (TOPIC, 0), offset))
         await asyncio.sleep(process.random.random() * 0.3)
     await consumer.stop(timeout=10.0)
 
