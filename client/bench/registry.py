@@ -13,6 +13,7 @@ from client.bench import (
     heartbeats,
     hostile,
     join,
+    kafka_codec,
     large_group,
     load,
     many_groups,
@@ -70,6 +71,9 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         "Spark's own Kafka connector beside Cohort's: rows a second, a micro-batch, and what a killed driver leaves behind",
         spark_kafka.run,
         spark_kafka.as_table,
+    ),
+    "kafka_codec": Benchmark(
+        "messages a second of Kafka's wire protocol, decoded or encoded, beside Cohort's own", kafka_codec.run
     ),
     "assign": Benchmark("time and memory of the assignors, and what a leader's heartbeats feel of it", assign.run),
 }

@@ -61,6 +61,8 @@ METRICS = {
               "write_100_rows_per_s", "python_micro_batch_p50_ms",
               "exactly_once_micro_batch_p50_ms", "two_workers_read_100_rows_per_s"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
+    "kafka_codec": {*(f"decode_{api}_per_s" for api in ("Produce", "Fetch", "JoinGroup", "OffsetCommit", "Heartbeat")),
+                    *(f"encode_{api}_per_s" for api in ("Fetch", "Metadata"))},
     "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS
                for figure in ("loop_late_max_ms", *(f"{change}{path}_{unit}" for change in CHANGES
                                                     for path in ("", "_encoded") for unit in ("ms", "peak_mb")))},

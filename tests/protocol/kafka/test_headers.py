@@ -86,6 +86,7 @@ def test_no_key_is_left_out() -> None:
         ("0012 0063 00000007 0000 00 ff", RequestHeader(18, 99, 7, ""), 11),
         ("0000 0008 ffffffff 0002 c3a9", RequestHeader(0, 8, -1, "é"), 12),
         ("0000 0009 00000001 ffff 02 00 01 61 05 02 6262", RequestHeader(0, 9, 1, None), 18),
+        ("0000 0009 00000001 ffff 02 05 00 05 00", RequestHeader(0, 9, 1, None), 15),
     ],
 )
 def test_request_headers(data: str, header: RequestHeader, body: int) -> None:
