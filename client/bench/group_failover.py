@@ -8,6 +8,7 @@ from itertools import count
 from time import perf_counter
 from typing import Final
 
+from client.admin import Admin
 from client.bench.crowd import Crowd
 from client.bench.requests import TIMEOUT_S, connect
 from client.cli.cluster_processes import ClusterProcess
@@ -18,6 +19,7 @@ from protocol.errors import RETRIABLE, ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 
+_GROUPS: Final = "__consumer_offsets"
 _SESSION_TIMEOUT_MS: Final = 45_000
 _AGAIN_S: Final = 0.02
 _AT_ONCE: Final = 50
@@ -31,6 +33,7 @@ async def seconds_without_heartbeats(cluster: ClusterProcess, size: int) -> floa
 
     Raises ``CommandError`` when a member is called to a rebalance, or not all are answered within ``TIMEOUT_S``.
     """
+    await _preferred_lead(cluster)
     group_id, node = await _group_elsewhere(cluster)
     crowd = await Crowd.connect(cluster[node].address, size, _SESSION_TIMEOUT_MS)
     try:
@@ -61,17 +64,42 @@ async def seconds_without_heartbeats(cluster: ClusterProcess, size: int) -> floa
 
 
 async def _group_elsewhere(cluster: ClusterProcess) -> tuple[str, int]:
-    """A group whose coordinator can be killed: it is not on the node that has the metadata."""
+    """A group whose coordinator serves it, stays where it is, and can be killed: the metadata is not on that node."""
     ports = {cluster[node].address.rpartition(":")[2]: node for node in cluster.running}
     async with asyncio.timeout(TIMEOUT_S):
         for number in count():
             group_id = f"large-{number}"
             found = await _coordinator(cluster[cluster.running[0]].address, group_id)
-            node = -1 if found is None else ports[found.rpartition(":")[2]]
-            if node not in (-1, cluster.serving):
-                return group_id, node
+            if found is not None:
+                node = ports[found.rpartition(":")[2]]
+                if node != cluster.serving and await _serves(found, group_id):
+                    return group_id, node
             await asyncio.sleep(_AGAIN_S)
     raise AssertionError("count has no end")
+
+
+async def _preferred_lead(cluster: ClusterProcess) -> None:
+    """Waits until the partitions of groups have all replicas in sync and are led where they belong: none is moved then."""
+    async with asyncio.timeout(TIMEOUT_S), Admin(bootstrap_servers=cluster.address) as admin:
+        while True:
+            described = await admin.describe_topics(_GROUPS)
+            partitions = described[_GROUPS].partitions
+            if all(
+                each.leader == each.replicas[0] and len(each.in_sync_replicas) == len(each.replicas)
+                for each in partitions
+            ):
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _serves(address: str, group_id: str) -> bool:
+    """Whether the coordinator has loaded the group: it knows then that it has no such member."""
+    connection = await connect(address)
+    try:
+        answer = await connection.request(HeartbeatRequest(group_id, 0, "none"), HeartbeatResponse, timeout_s=TIMEOUT_S)
+    finally:
+        connection.close()
+    return answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def _coordinator(address: str, group_id: str) -> str | None:
