@@ -75,6 +75,13 @@ class Cluster:
             raise RuntimeError("the cluster is not running: use it inside 'async with'")
         return [node.address for node in self._nodes]
 
+    @property
+    def kafka_address(self) -> str:
+        """As ``address``, for Kafka's clients: where the setting ``kafka_port`` gives them ports, -1 free ones."""
+        if not self._nodes:
+            raise RuntimeError("the cluster is not running: use it inside 'async with'")
+        return ",".join(node.kafka_address for node in self._nodes)
+
     def is_running(self, node: int) -> bool:
         """Whether a node is neither killed nor stopped."""
         return self._nodes[node].is_running
@@ -148,6 +155,10 @@ class _Node:
     def address(self) -> str:
         return f"{self._settings.host}:{self._settings.port}"
 
+    @property
+    def kafka_address(self) -> str:
+        return f"{self._settings.kafka_host or self._settings.host}:{self._settings.kafka_port}"
+
     async def start(self) -> None:
         async with self._turn:
             if self._daemon is not None:
@@ -157,6 +168,8 @@ class _Node:
             await daemon.start()
             self._daemon = daemon
             self._settings = replace(self._settings, port=daemon.address[1])
+            if daemon.kafka_address is not None:
+                self._settings = replace(self._settings, kafka_port=daemon.kafka_address[1])
 
     async def kill(self) -> None:
         async with self._turn:

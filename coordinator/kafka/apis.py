@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.kafka import cluster, configs, fetch, groups, offsets, producers, topics
+from coordinator.kafka import cluster, configs, fetch, group_administration, groups, offsets, producers, topics
 from coordinator.kafka.calls import Api
+from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
 
 
-def apis(node: KafkaNode) -> Mapping[int, Api]:
+def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
     """By API key."""
     served: dict[int, Api] = {}
     altering = configs.alter_configs(node)
@@ -26,18 +27,21 @@ def apis(node: KafkaNode) -> Mapping[int, Api]:
         Api(9, 1, 9, offsets.offset_fetch(node)),
         Api(10, 0, 6, cluster.find_coordinator(node)),
         Api(11, 0, 9, groups.join_group(node)),
-        Api(12, 0, 4, groups.heartbeat(node)),
+        Api(12, 0, 4, heartbeats.translator()),
         Api(13, 0, 5, groups.leave_group(node)),
         Api(14, 0, 5, groups.sync_group(node)),
+        Api(15, 0, 6, group_administration.describe_groups(node)),
+        Api(16, 0, 5, group_administration.list_groups(node)),
         Api(18, 0, 4, cluster.api_versions(served)),
         Api(19, 2, 7, topics.create_topics(node)),
         Api(20, 1, 6, topics.delete_topics(node)),
+        Api(22, 0, 5, producers.init_producer_id(node)),
         Api(32, 1, 4, configs.describe_configs(node)),
         Api(33, 0, 2, altering[33]),
         Api(37, 0, 3, topics.create_partitions(node)),
+        Api(42, 0, 3, group_administration.delete_groups(node)),
         Api(44, 0, 1, altering[44]),
         Api(60, 0, 1, cluster.describe_cluster(node)),
-        Api(22, 0, 5, producers.init_producer_id(node)),
     )
     served.update({api.key: api for api in table})
     return served

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple, cast
 from coordinator.server.call import Client, Handler
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import WireCall, tell_failure
+from protocol.codec import decode_message
 from protocol.errors import ErrorCode
-from protocol.framing import RequestFrame
+from protocol.framing import RequestFrame, unpack
 from protocol.kafka.schema import Message
 from protocol.messages import Request, Response
 
@@ -97,6 +98,10 @@ class KafkaCall(WireCall):
     def abandon(self) -> None:
         """The connection is gone: nothing will be answered."""
         super().abandon()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """What was asked for this call is not waited for any more."""
         for part in self._parts:
             part.abandon()
 
@@ -126,8 +131,8 @@ class Asked:
                 tell_failure(self._kafka)
 
     def answer_packed(self, head: bytes, body: bytes) -> None:
-        """Not used: what is packed is of Cohort's own wire. Refuses, as what asks such a handler is a fault of ours."""
-        self.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"the answer to {type(self.request).__name__} is packed already")
+        """See ``Call``: it is unpacked again."""
+        self.answer(decode_message(type(self.request).response, unpack(head + body)))
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """See ``Call``."""

@@ -13,11 +13,10 @@ from coordinator.kafka.calls import Api, KafkaRequest, KafkaResponse
 from coordinator.server.server_connection import Payload
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, FrameReader, RequestFrame
-from protocol.kafka.decoding import decode, read_varint
+from protocol.kafka.decoding import decode, decode_in_steps, read_varint
 from protocol.kafka.encoding import encode
 from protocol.kafka.headers import API_VERSIONS, decode_request_header, encode_response_header
 from protocol.kafka.messages import APIS
-from protocol.limits import max_request_bytes
 from protocol.messages import ApiKey, Request, Response
 
 _LIGHT_BYTES: Final = 256
@@ -29,12 +28,22 @@ _LARGE_BYTES: Final = 64 * 1024
 
 _MEMORY_PER_BYTE: Final = {
     ApiKey.PRODUCE: 1,
-    ApiKey.JOIN_GROUP: 4,
-    ApiKey.SYNC_GROUP: 4,
-    ApiKey.HEARTBEAT: 4,
-    ApiKey.FETCH: 16,
+    ApiKey.JOIN_GROUP: 16,
+    ApiKey.SYNC_GROUP: 16,
+    ApiKey.HEARTBEAT: 8,
+    ApiKey.FETCH: 32,
 }
-_MEMORY_PER_BYTE_OF_OTHERS: Final = 32
+_MEMORY_PER_BYTE_OF_OTHERS: Final = 48
+"""What is made of the smallest structures."""
+
+_MAX_BYTES: Final = {
+    ApiKey.PRODUCE: 2**31,
+    ApiKey.SYNC_GROUP: 24 * 1024 * 1024,  # the assignments of a group may have 16 MiB
+    ApiKey.JOIN_GROUP: 2 * 1024 * 1024,  # the metadata of a member may have 1 MiB
+}
+_MAX_BYTES_OF_OTHERS: Final = 1024 * 1024
+"""Largest requests: of 10,000 partitions the longest have a third of it. Made of the smallest things there are, one keeps
+the loop for some tens of ms."""
 
 _OF_ONE_GROUP: Final = frozenset(
     {
@@ -53,7 +62,6 @@ class KafkaCodec:
 
     def __init__(self, max_frame_bytes: int, apis: Mapping[int, Api]) -> None:
         self._apis = apis
-        self._max_frame_bytes = max_frame_bytes
         self._reader = reader = FrameReader(max_frame_bytes)
         self.whole = reader.whole
         self.feed = reader.feed
@@ -85,7 +93,7 @@ class KafkaCodec:
         """See ``Codec``. The body is the payload, where the message begins in it, and the client's correlation id."""
         payload = bytes(payload)
         header, at = decode_request_header(payload)
-        most = max_request_bytes(header.api_key, self._max_frame_bytes)
+        most = _MAX_BYTES.get(header.api_key, _MAX_BYTES_OF_OTHERS)  # type: ignore[call-overload]
         if len(payload) > most:
             raise ProtocolError(
                 f"a request of {len(payload)} bytes is larger than {_name(header.api_key)} may be, {most}"
@@ -98,15 +106,18 @@ class KafkaCodec:
         """See ``Codec``."""
         payload, at, correlation_id = frame.body
         api, version = self._apis.get(frame.api_key), frame.api_version
-        if api is None:
-            raise ProtocolError(f"API key {frame.api_key} ({_name(frame.api_key)}) is not served here")
-        if not api.first <= version <= api.last:
-            if frame.api_key == API_VERSIONS:
-                return KafkaRequest(api, 0, correlation_id, api.translator.request(), is_unknown_version=True)
-            raise ProtocolError(
-                f"{_name(frame.api_key)} version {version} is not served here, {api.first} to {api.last} are"
-            )
+        if api is None or not api.first <= version <= api.last:
+            return self._unknown(frame, api)
         return KafkaRequest(api, version, correlation_id, decode(api.translator.request, version, payload, at))
+
+    def _unknown(self, frame: RequestFrame, api: Api | None) -> KafkaRequest:
+        """Raises ``ProtocolError``; but ApiVersions is answered whatever the version, for it tells what is served."""
+        name = _name(frame.api_key)
+        if api is None:
+            raise ProtocolError(f"{name} is not served here")
+        if frame.api_key != API_VERSIONS:
+            raise ProtocolError(f"{name} version {frame.api_version} is not served here, {api.first} to {api.last} are")
+        return KafkaRequest(api, 0, frame.body[2], api.translator.request(), is_unknown_version=True)
 
     def group_id(self, frame: RequestFrame) -> str | None:
         """See ``Codec``."""
@@ -124,10 +135,15 @@ class KafkaCodec:
             return None  # to be found, and told, when the request is decoded
 
     def decode_in_steps(self, payload: Payload) -> Generator[None, None, tuple[RequestFrame, Request]]:
-        """See ``Codec``: one step, in a turn of its own."""
+        """See ``Codec``."""
         frame = self.envelope(payload)
         yield
-        return frame, self.request(frame)
+        whole, at, correlation_id = frame.body
+        api, version = self._apis.get(frame.api_key), frame.api_version
+        if api is None or not api.first <= version <= api.last:
+            return frame, self._unknown(frame, api)
+        message = yield from decode_in_steps(api.translator.request, version, whole, at)
+        return frame, KafkaRequest(api, version, correlation_id, message)
 
     def memory(self, frame: RequestFrame, size: int) -> int:
         """See ``Codec``."""

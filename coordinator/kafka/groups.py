@@ -1,4 +1,4 @@
-"""Groups of Kafka's clients: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Groups of Kafka's clients: JoinGroup, SyncGroup, LeaveGroup; ``heartbeats`` has the rest.
 
 A client remembers the coordinator of its group over a restart of the daemon and does not look for it again. So a request
 about a group opens the shard of that group, as FindCoordinator does.
@@ -16,8 +16,6 @@ from coordinator.log_output import get_logger
 from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
-from protocol.kafka.messages.heartbeat_request import HeartbeatRequest
-from protocol.kafka.messages.heartbeat_response import HeartbeatResponse
 from protocol.kafka.messages.join_group_request import JoinGroupRequest
 from protocol.kafka.messages.join_group_response import JoinGroupResponse, JoinGroupResponseMember
 from protocol.kafka.messages.leave_group_request import LeaveGroupRequest
@@ -157,23 +155,6 @@ def _synced(response: native.SyncGroupResponse) -> SyncGroupResponse:
     return SyncGroupResponse(
         0, response.error_code, response.protocol_type, response.protocol_name, response.assignment
     )
-
-
-def heartbeat(node: KafkaNode) -> Translator:
-    """A member is alive."""
-    handler = group_handler(node, native.HeartbeatRequest)
-
-    def handle(call: KafkaCall) -> None:
-        request: HeartbeatRequest = call.message
-        asked = native.HeartbeatRequest(
-            request.group_id, request.generation_id, request.member_id, request.group_instance_id
-        )
-        call.ask(handler, asked, lambda response: call.reply(HeartbeatResponse(0, response.error_code)))
-
-    def refusal(request: HeartbeatRequest, version: int, code: ErrorCode, text: str) -> HeartbeatResponse:
-        return HeartbeatResponse(error_code=code)
-
-    return Translator(HeartbeatRequest, handle, refusal)
 
 
 def leave_group(node: KafkaNode) -> Translator:

@@ -11,6 +11,7 @@ from coordinator.config import ConfigurationError
 from coordinator.kafka.apis import apis
 from coordinator.kafka.calls import KafkaCall
 from coordinator.kafka.codec import KafkaCodec
+from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log_output import get_logger
 from coordinator.server.call import Handler
@@ -36,9 +37,12 @@ def kafka_port(node: Node, handlers: Mapping[type[Request], Handler]) -> Port[Ka
             f"kafka_port is set, and batches of Kafka's clients need {' and '.join(missing)}: "
             "pip install 'aiocohort[kafka]'"
         )
-    served = apis(KafkaNode(node, handlers))
+    kafka = KafkaNode(node, handlers)
+    heartbeats = Heartbeats(kafka)
+    served = apis(kafka, heartbeats)
 
     def handle(call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
+        heartbeats.give_back(call.connection.number)
         try:
             return call.api.translator.handle(call)
         except Exception:

@@ -109,8 +109,51 @@ async def aiokafka_client(servers: str, compression: str) -> None:
         assert [await reader.committed(each) for each in reader.assignment()] == [RECORDS]
 
 
+def survivor(servers: str, compression: str) -> None:
+    """Writes with idempotence and reads in a group, both over a failover that the test brings about when it is told."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([confluent_kafka.admin.NewTopic("t", 6, 3)]).values():
+        made.result(20)
+    writer = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "enable.idempotence": True, "compression.type": compression, "acks": "all"}
+    )
+    reader = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest", "session.timeout.ms": 10_000}
+    )
+    reader.subscribe(["t"])
+    faults: list[object] = []
+    read: list[bytes] = []
+    for number, value in enumerate(values("v")):
+        writer.produce("t", value, value, on_delivery=lambda error, message: faults.append(error) if error else None)
+        writer.poll(0)
+        if number == RECORDS // 2:
+            assert writer.flush(30) == 0
+            print("half", flush=True)
+        message = reader.poll(0.05)
+        if message is not None and message.error() is None:
+            read.append(message.value())
+    assert writer.flush(60) == 0
+    assert not faults
+    while len(set(read)) < RECORDS:
+        message = reader.poll(30)
+        assert message is not None, f"{len(read)} records were read"
+        assert message.error() is None, message.error()
+        read.append(message.value())
+    reader.commit(asynchronous=False)
+    reader.close()
+    check = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "h", "auto.offset.reset": "earliest"})
+    check.subscribe(["t"])
+    every: list[bytes] = []
+    while (message := check.poll(30 if len(every) < RECORDS else 2)) is not None:
+        assert message.error() is None, message.error()
+        every.append(message.value())
+    check.close()
+    assert sorted(every) == sorted(values("v")), "each record is there once"
+
+
 CLIENTS: Final[dict[str, Callable[[str, str], None]]] = {
     "aiokafka": lambda servers, compression: asyncio.run(aiokafka_client(servers, compression)),
+    "survivor": survivor,
     "confluent-kafka": confluent_kafka_client,
     "kafka-python": kafka_python_client,
 }

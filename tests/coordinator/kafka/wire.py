@@ -48,6 +48,15 @@ class KafkaWire:
         assert told == number
         return response
 
+    async def ask_behind(self, earlier: asyncio.Task[Any], request: Message, version: int) -> Any:
+        """Sends a request while ``earlier`` waits for its answer, which has to come first."""
+        number = next(self._numbers)
+        self.writer.write(request_frame(request, version, number))
+        await asyncio.wait((earlier,))
+        told, response = await self.answer(request.API_KEY, version)
+        assert told == number
+        return response
+
     async def answer(self, api_key: int, version: int) -> tuple[int, Any]:
         """The next answer, which is to a request of this key and version, and its correlation id."""
         data = await self.frame()

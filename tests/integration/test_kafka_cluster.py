@@ -1,0 +1,79 @@
+"""Kafka's clients and a cluster: they are told of each node by its port for them, and live through the loss of one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from coordinator.cluster import Cluster
+from protocol.errors import ErrorCode
+from protocol.kafka.messages.describe_cluster_request import DescribeClusterRequest
+from protocol.kafka.messages.find_coordinator_request import FindCoordinatorRequest
+from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from tests.coordinator.kafka.wire import connected
+
+
+async def program(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.integration.kafka_programs", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
+
+async def test_every_node_is_told_by_its_port_for_kafkas_clients() -> None:
+    async with Cluster(nodes=3, kafka_port=-1, flush="os") as cluster:
+        addresses = cluster.kafka_address.split(",")
+        ports = {number: int(address.rpartition(":")[2]) for number, address in enumerate(addresses)}
+        for address in addresses:
+            async with connected(address) as wire, asyncio.timeout(30):
+                while True:  # a topic is told with the leaders that are elected so far
+                    told = await wire.ask(MetadataRequest([MetadataRequestTopic(name="t")]), 9)
+                    if len(told.brokers) == 3 and all(each.leader_id >= 0 for each in told.topics[0].partitions):
+                        break
+                    await asyncio.sleep(0.05)
+                assert {each.node_id: each.port for each in told.brokers} == ports
+                assert told.controller_id in ports
+                (partition,) = told.topics[0].partitions
+                assert sorted(partition.replica_nodes) == [0, 1, 2]
+                described = await wire.ask(DescribeClusterRequest(), 1)
+                assert {each.broker_id: each.port for each in described.brokers} == ports
+                while True:
+                    found = await wire.ask(FindCoordinatorRequest("g"), 2)
+                    if found.error_code == ErrorCode.NONE:
+                        break
+                    assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+                    await asyncio.sleep(0.05)
+                assert found.port == ports[found.node_id]
+
+
+async def test_a_node_that_is_gone_is_not_told() -> None:
+    async with Cluster(nodes=2, kafka_port=-1, flush="os") as cluster:
+        kept = cluster.kafka_address.split(",")[0]
+        await cluster.stop(1)
+        async with connected(kept) as wire, asyncio.timeout(30):
+            while len((told := await wire.ask(MetadataRequest(None), 9)).brokers) > 1:
+                await asyncio.sleep(0.05)
+            assert [each.node_id for each in told.brokers] == [0]
+
+
+async def test_a_client_writes_and_reads_while_a_node_is_killed() -> None:
+    async with Cluster(nodes=3, kafka_port=-1, flush="os") as cluster:
+        client = await program("survivor", cluster.kafka_address, "lz4")
+        said = b""
+        try:
+            async with asyncio.timeout(110):
+                assert client.stdout is not None
+                while b"half" not in said:
+                    line = await client.stdout.readline()
+                    assert line, said.decode()
+                    said += line
+                await cluster.kill(1)
+                said += await client.stdout.read()
+                await client.wait()
+        finally:
+            if client.returncode is None:
+                client.kill()
+                await client.wait()
+        assert client.returncode == 0, said.decode()
