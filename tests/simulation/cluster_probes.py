@@ -234,7 +234,8 @@ def _may_not_be_copied(world: World, key: str) -> bool:
     """Whether a copy has a flipped bit: where it leads, nobody copies what lies behind that."""
     flipped = {topic for topic, _ in world.history.cluster.flipped}
     catalogs = [node.daemon._partitions._catalog for node in world.serving() if node.daemon and node.daemon._partitions]
-    return any(topic.name in flipped and topic.topic_id == key.split("/")[1] for topic in catalogs[0].topics.values())
+    known = catalogs[0].topics.values() if catalogs else ()
+    return any(topic.name in flipped and topic.topic_id == key.split("/")[1] for topic in known)
 
 
 def compare_replicas(world: World, copies: CopyReader) -> None:
