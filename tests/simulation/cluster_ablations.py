@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
+import coordinator.log.following
 import coordinator.replication.isr_changes
 import coordinator.replication.proposals
 import coordinator.replication.replica_logs
@@ -62,6 +63,28 @@ _of_replicas(
     "doubts_about_old_images", "an old image makes a node unclean", faults=("power_takes_a_disk_with_it",),
     workloads=("producing",), fault_pause_s=4.0, records=200,
 )  # fmt: skip
+
+_of_replicas(
+    "deletions_wait_for_replicas", "DeleteRecords waits for the in-sync replicas", "logs_never_begin_earlier",
+    workloads=("keeping_little",), faults=("node_is_killed", "node_is_cut_from_nodes"), fault_pause_s=1.0,
+)  # fmt: skip
+
+
+@safeguard(
+    "a follower checks what it takes over",
+    "one_value_per_offset",
+    "damage_is_never_taken_for_a_torn_tail",
+    *_LOST,
+    "logs_match",
+    nodes=3,
+    workloads=("producing_in_bursts", "consuming", "reassigning"),
+    faults=("bit_flips_on_a_replica",),
+    fault_pause_s=0.5,
+    segment_bytes=1024,
+)
+def checks_of_followers() -> Iterator[None]:
+    with patch.object(coordinator.log.following, "check_body", lambda *_: None):
+        yield
 
 
 @safeguard(

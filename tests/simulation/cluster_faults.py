@@ -149,6 +149,7 @@ async def bit_flips_on_a_replica(world: World) -> None:
         (path, inode, partition, end)
         for path, inode in node.disk.files()
         if is_segment(path) and not path.startswith("__")
+        if _partition_of(path) not in world.history.cluster.flipped
         if (end := _committed_bytes(world, partition := _partition_of(path), bytes(inode.live))) > 0
     ]
     if found:
@@ -215,8 +216,9 @@ async def power_takes_a_log_with_it(world: World) -> None:
     """All machines lose their power. One is back first, without one of its logs; it must wait for the others."""
     node = a_node(world)
     logs = sorted(log.directory for (topic, _), log in logs_of(node).items() if topic in (TOPIC, OTHER))
-    if not logs or not all_in_sync(world):
+    if not logs or not _others_have_all(world, node):
         return
+    world.history.cluster.lost_disks[node_id(node)] = world.etcd.authority.revision
     lost, others = logs[_draw(world, len(logs))], [other for other in world.nodes if other is not node]
     for machine in world.nodes:
         world.power_cut(machine.name)
