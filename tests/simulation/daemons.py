@@ -21,6 +21,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.world import PORT, HostProcess, Node, World
 
 _REPLACING: Final = {"disk_is_replaced", "power_takes_a_disk_with_it"}
+_TRIMMING: Final = {"keeping_little", "keeping_the_last"}
 SESSION_MS: Final = 2_000
 """How long a node of several may be out of touch with etcd."""
 
@@ -57,6 +58,7 @@ def settings(plan: Plan, node: Node) -> Settings:
         replica_lag_time_max_ms=3_000,
         controlled_shutdown_ms=4_000,
         leader_rebalance=plan.leader_rebalance,
+        retention_check_interval_ms=700 if _TRIMMING & set(plan.workloads) else 10_000,
     ).check()
 
 

@@ -103,10 +103,16 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
 
 
 def draw_cluster(seed: int, workloads: Sequence[str], faults: Sequence[str], nodes: int = 3) -> Plan:
-    """The plan of a seed for several nodes."""
+    """The plan of a seed for several nodes. Three of them look after some 320 logs, so they look less often."""
     plan = draw(seed, workloads, faults)
     return replace(
-        plan, nodes=nodes, retention_ms=604_800_000, group_max_size=50_000, segment_bytes=2 * plan.segment_bytes
+        plan,
+        nodes=nodes,
+        retention_ms=604_800_000,
+        group_max_size=50_000,
+        segment_bytes=2 * plan.segment_bytes,
+        compaction_ms=max(plan.compaction_ms, 1_500),
+        checkpoint_ms=max(plan.checkpoint_ms, 2_000),
     )
 
 
