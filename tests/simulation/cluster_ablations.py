@@ -60,7 +60,8 @@ _of_replicas(
     faults=("power_takes_a_disk_with_it",), fault_pause_s=4.0,
 )  # fmt: skip
 _of_replicas(
-    "doubts_about_old_images", "an old image makes a node unclean", faults=("power_takes_a_disk_with_it",),
+    "doubts_about_old_images", "an old image makes a node unclean", "only_clean_replicas_lead", *_LOST,
+    faults=("power_takes_a_disk_with_it",),
     workloads=("producing",), fault_pause_s=4.0, records=200,
 )  # fmt: skip
 
@@ -225,6 +226,7 @@ def list_after_compaction() -> Iterator[None]:
 
 @safeguard(
     "a missing log makes a node unclean",
+    "only_clean_replicas_lead",
     *_LOST,
     nodes=3,
     workloads=("producing",),
