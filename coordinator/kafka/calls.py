@@ -41,7 +41,7 @@ class Api(NamedTuple):
     translator: Translator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KafkaRequest(Request):
     """A message of a Kafka client, and by what its answer is told to belong to it."""
 
@@ -53,7 +53,7 @@ class KafkaRequest(Request):
     """Of ApiVersions: it was asked in a version that is not served, and is answered in version 0 (KIP-511)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KafkaResponse(Response):
     """The answer to a ``KafkaRequest``, of its version."""
 

@@ -22,7 +22,7 @@ from protocol.messages import ApiKey, Request, Response
 _LIGHT_BYTES: Final = 256
 _BYTES_PER_WEIGHT: Final = 128
 _BLOB_BYTES_PER_WEIGHT: Final = 16 * 1024
-_BLOBS: Final = frozenset(key.to_bytes(2) for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
+_BLOBS: Final = tuple(key.to_bytes(2) for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 """How requests begin that carry byte strings: the others are made of many small things."""
 _LARGE_BYTES: Final = 64 * 1024
 

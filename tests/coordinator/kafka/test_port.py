@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,6 +21,8 @@ from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from protocol.kafka.messages.metadata_response import MetadataResponse
+from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.kafka.schema import Message
 from tests.coordinator.kafka.wire import KafkaWire, connected, framed, request_frame, response_kind
 
 
@@ -63,6 +66,21 @@ async def test_a_newer_api_versions_is_answered_in_version_0_with_what_is_served
         assert (number, told.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
         assert {each.api_key for each in told.api_keys} > {3, 18}
     assert (await wire.ask(ApiVersionsRequest(), 4)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("size", [10, 200, 1_000, 100_000])
+@pytest.mark.parametrize("kind", [0, 3])
+async def test_a_request_may_come_in_pieces(wire: KafkaWire, kind: int, size: int) -> None:
+    """They are put together in another kind of bytes than a request that comes in one."""
+    request: Message = MetadataRequest([MetadataRequestTopic(name="a b" * 50) for _ in range(size // 150)])
+    if kind == 0:
+        partition = PartitionProduceData(0, bytes(size))
+        request = ProduceRequest(None, 1, 1_000, [TopicProduceData("t", partition_data=[partition])])
+    data = request_frame(request, 5, 9)
+    for part in (data[:3], data[3:6], data[6:11], data[11 : size // 2], data[max(11, size // 2) :]):
+        wire.writer.write(part)
+        await asyncio.sleep(0.02)
+    assert (await wire.answer(kind, 5))[0] == 9
 
 
 async def test_answers_come_in_the_order_of_requests_though_correlation_ids_repeat(wire: KafkaWire) -> None:
