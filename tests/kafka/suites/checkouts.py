@@ -109,7 +109,7 @@ KAFKA_PYTHON: Final = CheckoutSuite(
 AIOKAFKA: Final = CheckoutSuite(
     name="aiokafka",
     repository="github.com/aio-libs/aiokafka at 0.14.0",
-    requirements=("aiokafka[all]==0.14.0", "pytest", "pytest-asyncio<0.24", "pytest-timeout", "docker", "cython"),
+    requirements=("aiokafka[lz4,snappy,zstd]==0.14.0", "pytest", "pytest-asyncio<0.24", "pytest-timeout", "docker", "cython"),
     arguments=(
         *(f"tests/test_{part}.py" for part in ("producer", "consumer", "coordinator", "client", "conn", "fetcher")),
         *(f"tests/test_{part}.py" for part in ("pep492", "transactional_producer", "transactional_consumer", "admin")),
