@@ -25,7 +25,9 @@ from protocol.kafka.messages.fetch_response import (
 )
 from protocol.messages import records as native
 
-_NO_SESSION: Final = 0
+_FULL: Final = (0, -1)
+"""Epochs of a session with which a request names all partitions: to begin one, and to be in none (KIP-227). The id of a
+session that is given with one is of a session to give up, and so of none here: kafka-go always gives -1."""
 _LEADERS_SINCE: Final = 12
 """The version of Fetch whose answer names leaders, and where logs part (KIP-595)."""
 _SESSIONS_SINCE: Final = 7
@@ -43,10 +45,8 @@ class _Fetch:
     def handle(self, call: KafkaCall) -> None:
         """Answers when there are enough records, or the time is over."""
         request: FetchRequest = call.message
-        if call.version >= _SESSIONS_SINCE and (request.session_id != _NO_SESSION or request.session_epoch > 0):
-            known = request.session_id == _NO_SESSION
-            code = KafkaCode.INVALID_FETCH_SESSION_EPOCH if known else KafkaCode.FETCH_SESSION_ID_NOT_FOUND
-            call.reply(FetchResponse(error_code=code))
+        if call.version >= _SESSIONS_SINCE and request.session_epoch not in _FULL:
+            call.reply(FetchResponse(error_code=KafkaCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         asked = native.FetchRequest(
             request.max_wait_ms,

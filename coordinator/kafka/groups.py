@@ -76,7 +76,7 @@ class _JoinGroup:
         A client that does not know MEMBER_ID_REQUIRED joins with the id that it would have been told.
         """
         request: JoinGroupRequest = call.message
-        if request.session_timeout_ms < self._min_session_timeout_ms:
+        if request.group_id and request.session_timeout_ms < self._min_session_timeout_ms:
             call.reply(_joined_not(request, call.version, ErrorCode.INVALID_SESSION_TIMEOUT, ""))
             return
         self._ask(call, request.member_id)

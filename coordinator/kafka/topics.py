@@ -12,7 +12,7 @@ from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.configs import stored_name
 from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode, packed_topic_id
 from protocol.errors import ErrorCode
-from protocol.kafka.messages.create_partitions_request import CreatePartitionsRequest
+from protocol.kafka.messages.create_partitions_request import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.kafka.messages.create_partitions_response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from protocol.kafka.messages.create_topics_response import (
@@ -190,14 +190,22 @@ def delete_topics(node: KafkaNode) -> Translator:
 
 
 def create_partitions(node: KafkaNode) -> Translator:
-    """Adds partitions to topics; where the client places them, it is refused."""
+    """Adds partitions to topics; where the client places them elsewhere than they would be, it is refused."""
     handler = node.handlers[native.CreatePartitionsRequest]
+    inner = node.node
+
+    def is_placed_here(topic: CreatePartitionsTopic) -> bool:
+        known = inner.catalog.topics.get(topic.name)
+        if not topic.assignments or known is None:
+            return True
+        here = [[inner.settings.node_id]] * (topic.count - len(known.partitions))
+        return not inner.catalog.cluster and [each.broker_ids for each in topic.assignments] == here
 
     def handle(call: KafkaCall) -> Steps:
         request: CreatePartitionsRequest = call.message
         counts = Counter(topic.name for topic in request.topics)
         asked = native.CreatePartitionsRequest(
-            tuple(native.TopicPartitionCount(each.name, each.count) for each in request.topics if not each.assignments),
+            tuple(native.TopicPartitionCount(each.name, each.count) for each in request.topics if is_placed_here(each)),
             request.timeout_ms,
             request.validate_only,
         )

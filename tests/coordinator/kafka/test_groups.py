@@ -107,6 +107,8 @@ async def test_a_session_below_kafkas_bound_is_refused(wire: KafkaWire) -> None:
     for version in (0, 9):
         told = await wire.ask(joining("g", session_ms=5_999), version)
         assert told.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+        nameless = await wire.ask(joining("", session_ms=0), version)
+        assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
     assert (await wire.ask(joining("g", session_ms=6_000), 0)).error_code == ErrorCode.NONE
 
 

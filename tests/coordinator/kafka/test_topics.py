@@ -24,6 +24,7 @@ from protocol.kafka.messages.create_topics_request import (
 )
 from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from protocol.kafka.messages.describe_configs_request import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from tests.coordinator.kafka.wire import KafkaWire, connected
 
 TOPIC, BROKER = 2, 4
@@ -107,9 +108,25 @@ async def test_topics_go_by_name_and_by_id(wire: KafkaWire) -> None:
     ]
 
 
+async def test_partitions_are_added_where_the_one_node_is(wire: KafkaWire) -> None:
+    await wire.ask(creating(CreatableTopic("t", 1, 1)), 7)
+    here, elsewhere = CreatePartitionsAssignment([1]), CreatePartitionsAssignment([2])
+
+    async def added(count: int, *placed: CreatePartitionsAssignment, topic: str = "t") -> int:
+        asked = CreatePartitionsRequest([CreatePartitionsTopic(topic, count, list(placed))], 10_000)
+        code: int = (await wire.ask(asked, 3)).results[0].error_code
+        return code
+
+    assert await added(3, here) == ErrorCode.INVALID_REPLICA_ASSIGNMENT  # one for each that is new
+    assert await added(3, here, elsewhere) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert await added(3, here, here) == ErrorCode.NONE
+    assert await added(3, here, topic="none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len((await wire.ask(MetadataRequest([MetadataRequestTopic(name="t")]), 5)).topics[0].partitions) == 3
+
+
 async def test_partitions_are_added_but_not_placed(wire: KafkaWire) -> None:
     await wire.ask(creating(CreatableTopic("t", 1, 1), CreatableTopic("u", 1, 1)), 7)
-    placed = [CreatePartitionsAssignment([1])]
+    placed = [CreatePartitionsAssignment([2])]
     asked = CreatePartitionsRequest(
         [CreatePartitionsTopic("t", 3, None), CreatePartitionsTopic("u", 2, placed)], 10_000
     )

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.daemon_process import DaemonProcess
+from tests.etcd.members import free_ports
 from tests.kafka.suites.checkouts import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, CheckoutSuite
 from tests.kafka.suites.crates import RDKAFKA, RSKAFKA
 from tests.kafka.suites.exceptions import Judgement, judged, named_for
@@ -55,11 +56,18 @@ def broker(suite: Suite, bootstrap: str | None) -> Iterator[str]:
         return
     options = suite.daemon_options
     if "--kafka-port" not in options:
-        options = ("--kafka-port", "19192", *options)
+        options = ("--kafka-port", str(free_ports(1)[0]), *options)
     port = options[options.index("--kafka-port") + 1]
-    with tempfile.TemporaryDirectory() as directory, DaemonProcess(Path(directory), *options, *SETTINGS):
-        yield f"localhost:{port}"
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = DaemonProcess(Path(directory), *options, *SETTINGS)
+        try:
+            with daemon:
+                yield f"localhost:{port}"
+        finally:
+            print("what cohortd said:", *daemon.output[-SAID_LINES:], sep="\n  ")
 
+
+SAID_LINES = 60
 
 SETTINGS = ("--kafka-min-session-timeout-ms", "100", "--flush", "os")
 """What suites need: sessions shorter than Kafka's default minimum. Durability is not what they judge."""

@@ -31,7 +31,8 @@ class RunningServer(NamedTuple):
 
 def _values() -> dict[str, object]:
     server = RunningServer(os.environ["COHORT_KAFKA_HOST"], int(os.environ["COHORT_KAFKA_PORT"]))
-    return {"docker": None, "kafka_image": "cohort:2.8.1", "ssl_folder": Path(), "kafka_server": server}
+    values: dict[str, object] = {"kafka_image": "cohort:2.8.1", "ssl_folder": Path(), "kafka_server": server}
+    return values | dict.fromkeys(("docker", "acl_manager", "kafka_config", "kerberos_utils"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -109,13 +109,21 @@ KAFKA_PYTHON: Final = CheckoutSuite(
 AIOKAFKA: Final = CheckoutSuite(
     name="aiokafka",
     repository="github.com/aio-libs/aiokafka at 0.14.0",
-    requirements=("aiokafka[lz4,snappy,zstd]==0.14.0", "pytest", "pytest-asyncio<0.24", "pytest-timeout", "docker", "cython"),
+    requirements=(
+        "aiokafka[lz4,snappy,zstd]==0.14.0",
+        "pytest",
+        "pytest-asyncio<0.24",
+        "pytest-timeout",
+        "docker",
+        "cython",
+    ),
     arguments=(
         *(f"tests/test_{part}.py" for part in ("producer", "consumer", "coordinator", "client", "conn", "fetcher")),
         *(f"tests/test_{part}.py" for part in ("pep492", "transactional_producer", "transactional_consumer", "admin")),
-        *("-p", "aiokafka_fixtures", "-p", "no:cacheprovider", "--timeout", "60"),
+        *("-p", "aiokafka_fixtures", "--docker-image", "cohort:2.8.1"),
+        *("-p", "no:cacheprovider", "--timeout", "60"),
     ),
-    environment={"COHORT_KAFKA_HOST": "{host}", "COHORT_KAFKA_PORT": "{port}"},
+    environment={"COHORT_KAFKA_HOST": "{host}", "COHORT_KAFKA_PORT": "{port}", "AIOKAFKA_NO_EXTENSIONS": "1"},
     seconds=600,
     daemon_options=("--default-partitions", "2"),
 )

@@ -108,6 +108,6 @@ KAFKA_GO: Final = GoSuite(
     environment={"KAFKA_VERSION": "2.8.1"},
     tests=".",
     test_seconds=420,
-    daemon_options=("--kafka-port", "9092", "--node-id", "1"),
+    daemon_options=("--kafka-port", "9092", "--kafka-advertised-host", "localhost", "--node-id", "1"),
 )
-"""Its tests dial localhost:9092, and take node 0 for none."""
+"""Its tests dial localhost:9092, expect to be told this name, and take node 0 for none."""
