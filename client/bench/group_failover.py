@@ -10,6 +10,7 @@ from typing import Final
 
 from client.admin import Admin
 from client.bench.crowd import Crowd
+from client.bench.replication import in_sync
 from client.bench.requests import TIMEOUT_S, connect
 from client.cli.cluster_processes import ClusterProcess
 from client.cli.failure import CommandError
@@ -79,15 +80,16 @@ async def _group_elsewhere(cluster: ClusterProcess) -> tuple[str, int]:
 
 
 async def _preferred_lead(cluster: ClusterProcess) -> None:
-    """Waits until the partitions of groups have all replicas in sync and are led where they belong: none is moved then."""
+    """Gives the partitions of groups their preferred leaders once all replicas are in sync: none of them is moved then.
+
+    By itself the controller does so minutes after a node has come back.
+    """
     async with asyncio.timeout(TIMEOUT_S), Admin(bootstrap_servers=cluster.address) as admin:
+        await in_sync(admin, [_GROUPS])
+        await admin.elect_leaders()
         while True:
-            described = await admin.describe_topics(_GROUPS)
-            partitions = described[_GROUPS].partitions
-            if all(
-                each.leader == each.replicas[0] and len(each.in_sync_replicas) == len(each.replicas)
-                for each in partitions
-            ):
+            partitions = (await admin.describe_topics(_GROUPS))[_GROUPS].partitions
+            if all(each.leader == each.replicas[0] for each in partitions):
                 return
             await asyncio.sleep(_AGAIN_S)
 
