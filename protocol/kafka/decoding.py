@@ -22,6 +22,8 @@ MAX_VARINT_BYTES: Final = 5
 
 MAX_TAGGED_FIELDS: Final = 1024
 """Most tagged fields behind one structure, known or not. Kafka's schemas have three at most."""
+MAX_ITEMS: Final = 1_000_000
+"""Most items in all arrays of a message together, unless the caller says otherwise."""
 STEP_BYTES: Final = 16 * 1024
 """About what ``decode_in_steps`` reads in one step: 3 ms where every 2 bytes are a structure."""
 _STEP_NUMBERS: Final = 16 * 1024
@@ -29,18 +31,21 @@ _STEP_NUMBERS: Final = 16 * 1024
 
 M = TypeVar("M", bound=Message)
 
-_Read = Callable[[bytes, int, int], Any]
+_Read = Callable[[bytes, int, int, int], Any]
 _readers: dict[tuple[type[Message], int], _Read] = {}
 _readers_in_steps: dict[tuple[type[Message], int], _Read] = {}
 
 
-def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0) -> M:
+def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0, *, max_items: int = MAX_ITEMS) -> M:
     """The message that begins at ``at``. Bytes behind its last field are ignored, as are unknown tagged fields.
 
+    Three bytes may make a structure, which takes a hundred in memory: ``max_items`` bounds what comes of them, as the items
+    of all arrays of the message together.
+
     Raises ``ProtocolError`` for a version that the schema does not have, and for everything malformed: lengths below -1, -1
-    where null is not allowed, more bytes or items than there are, varints of more than 5 bytes or 32 bits, strings of more
-    than ``MAX_STRING_BYTES``, text that is no UTF-8, more than ``MAX_TAGGED_FIELDS``, known tagged fields that are there
-    twice or have another size than is told.
+    where null is not allowed, more bytes or items than there are, more than ``max_items``, varints of more than 5 bytes or
+    32 bits, strings of more than ``MAX_STRING_BYTES``, text that is no UTF-8, more than ``MAX_TAGGED_FIELDS``, known tagged
+    fields that are there twice or have another size than is told.
     """
     try:
         read = _readers[kind, version]
@@ -49,12 +54,14 @@ def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0) -
     if type(data) is not bytes:
         data, at = bytes(data[at:]), 0
     try:
-        return read(data, at, len(data))  # type: ignore[no-any-return]
+        return read(data, at, len(data), max_items)  # type: ignore[no-any-return]
     except (ProtocolError, struct.error, IndexError, UnicodeDecodeError) as error:
         raise _malformed(kind, version, error, len(data)) from None
 
 
-def decode_in_steps(kind: type[M], version: int, data: bytes | memoryview, at: int = 0) -> Generator[None, None, M]:
+def decode_in_steps(
+    kind: type[M], version: int, data: bytes | memoryview, at: int = 0, *, max_items: int = MAX_ITEMS
+) -> Generator[None, None, M]:
     """As ``decode``, for messages so long that others should have their turn: yields about every ``STEP_BYTES``."""
     read = _readers_in_steps.get((kind, version))
     if read is None:
@@ -62,7 +69,7 @@ def decode_in_steps(kind: type[M], version: int, data: bytes | memoryview, at: i
     if type(data) is not bytes:
         data, at = bytes(data[at:]), 0
     try:
-        message: M = yield from read(data, at, len(data))
+        message: M = yield from read(data, at, len(data), max_items)
     except (ProtocolError, struct.error, IndexError, UnicodeDecodeError) as error:
         raise _malformed(kind, version, error, len(data)) from None
     return message
@@ -126,6 +133,10 @@ def _too_many(count: int, what: str, left: int) -> None:
     raise ProtocolError(f"{what} has {count} items, in {left} bytes")
 
 
+def _above_bound(what: str, surplus: int) -> None:
+    raise ProtocolError(f"with {what} it has {surplus} items more than it may have")
+
+
 def _another_size(what: str, size: int, told: int) -> None:
     raise ProtocolError(f"tagged field {what} takes {size} bytes, where {told} are told")
 
@@ -157,6 +168,7 @@ class _Writer:
             "unpack_from": struct.unpack_from,
             "refuse": _refuse,
             "too_many": _too_many,
+            "above_bound": _above_bound,
             "another_size": _another_size,
             "ProtocolError": ProtocolError,
         }
@@ -164,7 +176,7 @@ class _Writer:
     def written(self, kind: type[Message]) -> _Read:
         """The function that reads a message of ``kind``."""
         source = self._source
-        with source.block("def read(data, at, size):"):
+        with source.block("def read(data, at, size, items_left):"):
             if self._in_steps:
                 source.add("yield", f"pause = at + {STEP_BYTES}")  # so that it is a generator, whatever the message has
             message = self._structure(kind)
@@ -284,6 +296,9 @@ class _Writer:
             least = source.least_bytes(kind.item)
             with source.block(f"if {count} * {least} > size - at:"):
                 source.add(f"too_many({count}, {what!r}, size - at)")
+            source.add(f"items_left -= {count}")
+            with source.block("if items_left < 0:"):
+                source.add(f"above_bound({what!r}, -items_left)")
             self._items(what, kind.item, name, count)
         self._null_or_refused(what, name, length, nullable, compact)
         return name

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.kafka.decoding import MAX_TAGGED_FIELDS, decode
+from protocol.kafka.decoding import MAX_TAGGED_FIELDS, decode, decode_in_steps
 from protocol.kafka.encoding import encode, varint
 from protocol.kafka.messages.describe_topic_partitions_request import DescribeTopicPartitionsRequest
-from protocol.kafka.messages.fetch_request import FetchRequest
+from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from protocol.kafka.messages.heartbeat_request import HeartbeatRequest
 from protocol.kafka.messages.metadata_request import MetadataRequest
 from protocol.kafka.messages.metadata_response import MetadataResponse
@@ -148,6 +148,32 @@ def test_unknown_tagged_fields_are_passed_over() -> None:
     tagged = varint(MAX_TAGGED_FIELDS) + b"".join(varint(tag) + b"\x01x" for tag in range(MAX_TAGGED_FIELDS))
     sent = encoded(HeartbeatRequest("g", 1, "m"), 4)[:-1] + tagged
     assert decode(HeartbeatRequest, 4, sent) == HeartbeatRequest("g", 1, "m")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_items_of_all_arrays_together_have_a_bound(whole: bool) -> None:
+    partitions = [FetchPartition(number) for number in range(4)]
+    sent = FetchRequest(
+        topics=[FetchTopic("a", partitions=partitions), FetchTopic("b", partitions=partitions)],
+        forgotten_topics_data=[ForgottenTopic("c", partitions=[1, 2, 3])],
+    )
+    data, items = encoded(sent, 12), 2 + 4 + 4 + 1 + 3
+
+    def read(max_items: int) -> FetchRequest:
+        if whole:
+            return decode(FetchRequest, 12, data, max_items=max_items)
+        steps = decode_in_steps(FetchRequest, 12, data, max_items=max_items)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast("FetchRequest", end.value)
+
+    assert read(items) == sent
+    with pytest.raises(ProtocolError, match="with partitions it has 1 items more than it may have"):
+        read(items - 1)
+    with pytest.raises(ProtocolError, match="with topics it has 2 items more"):
+        read(0)
 
 
 def peak_of(kind: type[Message], version: int, data: bytes) -> int:
