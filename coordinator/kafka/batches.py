@@ -217,11 +217,12 @@ def _times(
 ) -> Generator[asyncio.Future[None] | None, None, tuple[int, int]]:
     """The smallest and the largest time of the records, which are walked, in parts."""
     position = least = largest = 0
-    count = header.record_count
+    count, span_ms = header.record_count, header.max_timestamp - header.base_timestamp
     for first in range(0, count, RECORDS_PER_STEP):
         if first:
             yield None
-        part = check_records(content, position, first, min(RECORDS_PER_STEP, count - first), config.compact)
+        some = min(RECORDS_PER_STEP, count - first)
+        part = check_records(content, position, first, some, config.compact, span_ms)
         position = part.end
         least = part.least_delta if not first else min(least, part.least_delta)
         largest = part.largest_delta if not first else max(largest, part.largest_delta)

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from protocol.columns import Columns, encode_columns
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka import records as records_module
 from protocol.kafka.batch import HEADER_BYTES, KafkaBatchError, only_batch
 from protocol.kafka.records import (
     Checked,
+    Records,
     check_each,
+    check_heads,
     check_records,
     check_together,
     columns_of,
@@ -28,6 +29,7 @@ from protocol.kafka.records import (
     read_records,
     read_together,
     records_of,
+    walk,
 )
 from protocol.kafka.varints import INT64, VARLONG_BYTES, packed_varint, varint
 from tests.protocol.kafka.written import BUILDERS, RECORDS, Record, written
@@ -95,6 +97,8 @@ def test_both_ways_of_reading_read_the_same(records: list[Record]) -> None:
     assert checked == check_together(numpy, body, 0, 0, len(records), False)
     deltas = [record.timestamp - records[0].timestamp for record in records]
     assert checked == Checked(len(body), min(deltas), max(deltas))
+    heads = check_heads(body, 0, 0, len(records))
+    assert heads == (checked if min(deltas) >= 0 and max(deltas) < 64 else None)
     assert outcome(read_each, body, len(records)) == outcome(read_together, body, len(records))
 
 
@@ -110,6 +114,21 @@ def test_a_batch_may_be_checked_in_parts() -> None:
     assert position == len(body)
     with pytest.raises(KafkaBatchError, match="record 1 of the batch has the offset delta 0"):
         check_records(body, 0, 1, 7_000)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 3_000])
+@pytest.mark.parametrize("first", [0, 1, 63, 64, 5_000])
+def test_the_quick_way_finds_what_the_others_find(count: int, first: int) -> None:
+    body = b"".join(record(b"\0", index % 64, first + index, -1, 1, b"v", 0) for index in range(count))
+    expected = check_each(body, 0, first, count, False)
+    assert check_heads(body, 0, first, count) == expected
+    assert check_records(body, 0, first, count, span_ms=63) == expected
+    for wrong in {0, count // 2, count - 1}:
+        deltas = [first + index + (index == wrong) for index in range(count)]
+        body = b"".join(record(b"\0", 0, delta, -1, 1, b"v", 0) for delta in deltas)
+        assert check_heads(body, 0, first, count) is None
+        with pytest.raises(KafkaBatchError, match=f"record {first + wrong} of the batch has the offset delta"):
+            check_records(body, 0, first, count, span_ms=0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 30, 300])
@@ -206,10 +225,10 @@ def test_fields_that_leave_their_record_are_refused(others: int, fields: Sequenc
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
-def outcome(read: Callable[..., records_module.Records], body: bytes, count: int) -> object:
+def outcome(read: Callable[..., Records], body: bytes, count: int) -> object:
     """What one way of reading gives; None for a refusal."""
     try:
-        starts, ends = records_module._walk(body, 0, count)
+        starts, ends = walk(body, 0, count)
         first = (numpy,) if read is read_together else ()
         fields = read(*first, body, starts, ends)
     except KafkaBatchError:
@@ -264,6 +283,7 @@ def test_damaged_records_are_read_or_refused_in_both_ways_alike(seed: int) -> No
         body, count = damaged(chance)
         checks = [checked(check, body, count) for check in (check_each, check_with_numpy)]
         assert checks[0] == checks[1]
+        assert checked(check_quickly, body, count) == checks[0]
         read = outcome(read_each, body, count)
         assert read == outcome(read_together, body, count)
         refused += read is None
@@ -272,6 +292,10 @@ def test_damaged_records_are_read_or_refused_in_both_ways_alike(seed: int) -> No
         except KafkaBatchError:
             refused += 1
     assert refused > 500
+
+
+def check_quickly(body: bytes, position: int, first: int, count: int, keyed: bool) -> Checked:
+    return check_records(body, position, first, count, keyed, span_ms=0)
 
 
 def checked(check: Callable[[bytes, int, int, int, bool], Checked], body: bytes, count: int) -> Checked | None:
