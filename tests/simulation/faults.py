@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from coordinator.log.directories import DELETED_SUFFIX
 from protocol.errors import ProtocolError
 from protocol.record_batch import UNKNOWN_GAP, iter_batches
 from tests.simulation.daemons import stop_daemon
@@ -19,8 +18,8 @@ STOP_S: Final = 8.0
 
 
 def is_segment(path: str) -> bool:
-    """Whether a file is a segment of a log that is not being deleted."""
-    return path.endswith(".log") and not path.partition("/")[0].endswith(DELETED_SUFFIX)
+    """Whether a file is a segment of a log that is neither being deleted nor set aside as damaged."""
+    return path.endswith(".log") and path.partition("/")[0].rpartition("-")[2].isdecimal()
 
 
 def within(world: World, low: float, high: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from coordinator.filesystem.storage import DataDirectoryLockedError
 from protocol.record_batch import HEADER_BYTES, encode_batch, restamped
 from tests.simulation.disk import HostEnded, SimDisk, SimStorage
-from tests.simulation.faults import flipped_batch
+from tests.simulation.faults import flipped_batch, is_segment
 from tests.simulation.loop import Process
 
 SEEDS = range(200)
@@ -167,3 +167,10 @@ def test_a_dead_process_does_nothing_to_the_disk() -> None:
     with pytest.raises(HostEnded):
         file.append([b"x"])
     assert again(disk).read_file("log") == b""
+
+
+def test_segments_are_those_of_logs_that_are_in_use() -> None:
+    assert is_segment("orders-1/00000000000000000000.log")
+    assert is_segment("__consumer_offsets-7/00000000000000000012.log")
+    for other in ("orders-1/00000000000000000000.index", "orders-1.damaged/00.log", "orders-1.0a1b-delete/00.log"):
+        assert not is_segment(other)
