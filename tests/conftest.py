@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-_TOGETHER = ("tests/integration/spark/", "tests/etcd/", "tests/cluster/")
-"""What shares a JVM, what shares an etcd, and what has a cluster of processes to itself: each runs in one process."""
+_TOGETHER = ("tests/integration/spark/", "tests/etcd/", "tests/cluster/", "tests/kafka/")
+"""What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others: each in one process."""
 
 # Hypothesis fails an example that takes 200 ms of the wall clock, which any example does on a machine that is busy enough.
 # What hangs has pytest's timeout.

@@ -69,8 +69,8 @@ def broker(suite: Suite, bootstrap: str | None) -> Iterator[str]:
 
 SAID_LINES = 60
 
-SETTINGS = ("--kafka-min-session-timeout-ms", "100", "--flush", "os")
-"""What suites need: sessions shorter than Kafka's default minimum. Durability is not what they judge."""
+SETTINGS = ("--flush", "os")
+"""Durability is not what they judge."""
 
 
 def told(cases: Iterator[Case]) -> Iterator[Case]:

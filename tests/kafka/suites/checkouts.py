@@ -86,14 +86,21 @@ class CheckoutSuite:
         found = [match for line in done.stdout.splitlines() if (match := _LINE.match(line)) is not None]
         if not found:
             raise MissingError(f"the suite did not start: {done.stdout[-SAID_CHARS:]}")
-        for match in found:
-            yield Case(match["name"], _OUTCOMES[match["state"]], _told(done.stdout, match["name"]))
+        outcomes: dict[str, Outcome] = {}
+        for match in found:  # a case that failed may be told of twice, as may one whose end failed
+            if outcomes.get(match["name"]) != "failed":
+                outcomes[match["name"]] = _OUTCOMES[match["state"]]
+        for name, outcome in outcomes.items():
+            yield Case(name, outcome, _told(done.stdout, name))
 
 
 def _told(said: str, name: str) -> str:
     """What a test that failed has printed."""
     function = name.rpartition("::")[2]
-    found = re.search(rf"^_+ (?:\S+\.)?{re.escape(function)} _+$(?P<text>.*?)(?=^_+ \S+ _+$|^=+ )", said, re.M | re.S)
+    where = r"(?:ERROR at (?:setup|teardown) of )?"
+    found = re.search(
+        rf"^_+ {where}(?:\S+\.)?{re.escape(function)} _+$(?P<text>.*?)(?=^_+ \S+ _+$|^=+ )", said, re.M | re.S
+    )
     return "" if found is None else found["text"][-SAID_CHARS:]
 
 

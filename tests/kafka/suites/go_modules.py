@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,8 @@ class GoSuite:
     """A regular expression of the tests that are run: those that need a broker."""
     test_seconds: int
     daemon_options: tuple[str, ...] = ()
-    flags: tuple[str, ...] = field(default=())
+    skipped: str = ""
+    """A regular expression of the tests that are not run, as they would end the suite whatever the broker does."""
 
     def prepare(self) -> Path:
         """See ``Suite``. The module cache is read-only, so the module is copied and its tests built there."""
@@ -54,7 +55,8 @@ class GoSuite:
         variables = {name: value.format(bootstrap=bootstrap) for name, value in self.environment.items()}
         binary = [
             *(str(directory / "suite.test"), "-test.v=test2json", f"-test.run={only or self.tests}"),
-            *(f"-test.timeout={self.test_seconds}s", *self.flags),
+            f"-test.timeout={self.test_seconds}s",
+            *([f"-test.skip={self.skipped}"] if self.skipped else []),
         ]
         where = directory / self.package
         process = subprocess.Popen(
@@ -100,6 +102,8 @@ FRANZ_GO: Final = GoSuite(
     tests=".",
     test_seconds=300,
 )
+FEW_RECORDS: Final = {"KGO_TEST_RECORDS": "1000"}
+"""Its tests of groups move so many records in each of their pipelines, 20,000 else."""
 KAFKA_GO: Final = GoSuite(
     name="kafka-go",
     module="github.com/segmentio/kafka-go",
@@ -109,5 +113,7 @@ KAFKA_GO: Final = GoSuite(
     tests=".",
     test_seconds=420,
     daemon_options=("--kafka-port", "9092", "--kafka-advertised-host", "localhost", "--node-id", "1"),
+    skipped="^TestReaderConsumerGroup$/^(verify_offset_committed.*|consumer_group_commits_on_close)$",
 )
-"""Its tests dial localhost:9092, expect to be told this name, and take node 0 for none."""
+"""Its tests dial localhost:9092, expect to be told this name, and take node 0 for none. Those that are skipped look for a
+coordinator with a configuration that they left half empty: the nil function in it ends the whole suite."""

@@ -33,6 +33,11 @@ class LibrdkafkaSuite:
     kafka_version: str = "3.4.0"
     daemon_options: tuple[str, ...] = ("--default-partitions", "4")
 
+    @property
+    def is_built(self) -> bool:
+        """Whether ``prepare`` has nothing to do: it takes minutes."""
+        return any(cache().glob(f"librdkafka-{self.version}/*/librdkafka/tests/test-runner"))
+
     def prepare(self) -> Path:
         """See ``Suite``."""
         for program, package in (("make", "make"), ("cc", "a C compiler"), ("c++", "a C++ compiler")):
