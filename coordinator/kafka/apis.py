@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.kafka import cluster, configs, fetch, group_administration, groups, offsets, producers, topics
+from coordinator.kafka import cluster, configs, fetch, group_administration, groups, logs, offsets, producers, topics
 from coordinator.kafka.calls import Api
 from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
@@ -35,12 +35,16 @@ def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
         Api(18, 0, 4, cluster.api_versions(served)),
         Api(19, 2, 7, topics.create_topics(node)),
         Api(20, 1, 6, topics.delete_topics(node)),
+        Api(21, 0, 2, logs.delete_records(node)),
         Api(22, 0, 5, producers.init_producer_id(node)),
+        Api(23, 2, 4, logs.offset_for_leader_epoch(node)),
         Api(32, 1, 4, configs.describe_configs(node)),
         Api(33, 0, 2, altering[33]),
+        Api(35, 1, 4, logs.describe_log_dirs(node)),
         Api(37, 0, 3, topics.create_partitions(node)),
         Api(42, 0, 3, group_administration.delete_groups(node)),
         Api(44, 0, 1, altering[44]),
+        Api(47, 0, 0, offsets.offset_delete(node)),
         Api(60, 0, 1, cluster.describe_cluster(node)),
     )
     served.update({api.key: api for api in table})

@@ -17,6 +17,7 @@ from protocol.kafka.decoding import decode, decode_in_steps, read_varint
 from protocol.kafka.encoding import encode
 from protocol.kafka.headers import API_VERSIONS, decode_request_header, encode_response_header
 from protocol.kafka.messages import APIS
+from protocol.kafka.schema import Message
 from protocol.messages import ApiKey, Request, Response
 
 _LIGHT_BYTES: Final = 256
@@ -44,6 +45,13 @@ _MAX_BYTES: Final = {
 _MAX_BYTES_OF_OTHERS: Final = 1024 * 1024
 """Largest requests: of 10,000 partitions the longest have a third of it. Made of the smallest things there are, one keeps
 the loop for some tens of ms."""
+
+_MAX_ITEMS: Final = {
+    ApiKey.SYNC_GROUP: 65_536,  # the members of a group (group_max_size)
+    ApiKey.JOIN_GROUP: 1_024,
+}
+_MAX_ITEMS_OF_OTHERS: Final = 16_384
+"""Most items of all arrays of a request: partitions, and topics."""
 
 _OF_ONE_GROUP: Final = frozenset(
     {
@@ -108,7 +116,7 @@ class KafkaCodec:
         api, version = self._apis.get(frame.api_key), frame.api_version
         if api is None or not api.first <= version <= api.last:
             return self._unknown(frame, api)
-        return KafkaRequest(api, version, correlation_id, decode(api.translator.request, version, payload, at))
+        return KafkaRequest(api, version, correlation_id, _decoded(api, version, payload, at))
 
     def _unknown(self, frame: RequestFrame, api: Api | None) -> KafkaRequest:
         """Raises ``ProtocolError``; but ApiVersions is answered whatever the version, for it tells what is served."""
@@ -142,7 +150,8 @@ class KafkaCodec:
         api, version = self._apis.get(frame.api_key), frame.api_version
         if api is None or not api.first <= version <= api.last:
             return frame, self._unknown(frame, api)
-        message = yield from decode_in_steps(api.translator.request, version, whole, at)
+        most = _max_items(frame.api_key)
+        message = yield from decode_in_steps(api.translator.request, version, whole, at, max_items=most)
         return frame, KafkaRequest(api, version, correlation_id, message)
 
     def memory(self, frame: RequestFrame, size: int) -> int:
@@ -174,6 +183,14 @@ class KafkaCodec:
         header = encode_response_header(request.api.key, request.version, request.correlation_id)
         pieces[0] = (len(header) + sum(map(len, pieces))).to_bytes(LENGTH_BYTES) + header + pieces[0]
         return pieces
+
+
+def _max_items(api_key: int) -> int:
+    return _MAX_ITEMS.get(api_key, _MAX_ITEMS_OF_OTHERS)  # type: ignore[call-overload, no-any-return]
+
+
+def _decoded(api: Api, version: int, payload: bytes, at: int) -> Message:
+    return decode(api.translator.request, version, payload, at, max_items=_max_items(api.key))
 
 
 def _name(api_key: int) -> str:

@@ -1,4 +1,4 @@
-"""Offsets of Kafka's clients: OffsetCommit, OffsetFetch, ListOffsets."""
+"""Offsets of Kafka's clients: OffsetCommit, OffsetFetch, OffsetDelete, ListOffsets."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ from protocol.kafka.messages.offset_commit_response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+)
+from protocol.kafka.messages.offset_delete_request import OffsetDeleteRequest
+from protocol.kafka.messages.offset_delete_response import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
 )
 from protocol.kafka.messages.offset_fetch_request import (
     OffsetFetchRequest,
@@ -205,6 +211,36 @@ def _fetched_not(request: OffsetFetchRequest, version: int, code: ErrorCode, tex
         for topic in request.topics or ()
     ]
     return OffsetFetchResponse(topics=topics)
+
+
+def offset_delete(node: KafkaNode) -> Translator:
+    """Committed offsets go, of topics that no member subscribes to (KIP-496)."""
+    handler = group_handler(node, native.OffsetDeleteRequest)
+
+    def handle(call: KafkaCall) -> None:
+        request: OffsetDeleteRequest = call.message
+        topics = tuple(
+            native.OffsetDeleteTopic(topic.name, tuple(each.partition_index for each in topic.partitions))
+            for topic in request.topics
+        )
+        asked = native.OffsetDeleteRequest(request.group_id, topics)
+        call.ask(handler, asked, lambda response: call.reply(_offsets_deleted(response)))
+
+    def refusal(request: OffsetDeleteRequest, version: int, code: ErrorCode, text: str) -> OffsetDeleteResponse:
+        return OffsetDeleteResponse(code)
+
+    return Translator(OffsetDeleteRequest, handle, refusal)
+
+
+def _offsets_deleted(response: native.OffsetDeleteResponse) -> OffsetDeleteResponse:
+    topics = [
+        OffsetDeleteResponseTopic(
+            topic.name,
+            [OffsetDeleteResponsePartition(each.partition_index, each.error_code) for each in topic.partitions],
+        )
+        for topic in response.topics
+    ]
+    return OffsetDeleteResponse(response.error_code, topics=topics)
 
 
 _LEADER_EPOCH_SINCE: Final = 4

@@ -194,6 +194,11 @@ class PartitionLog(Acknowledged):
         return sum(segment.size for segment in self._segments.all)
 
     @property
+    def max_timestamp(self) -> int:
+        """The largest time of a record, in ms, negative where none has one; what is being written may not count yet."""
+        return max((segment.max_timestamp for segment in self._segments.all), default=-1)
+
+    @property
     def segment_count(self) -> int:
         """How many segments there are, the active one included."""
         return len(self._segments.all)

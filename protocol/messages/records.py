@@ -13,6 +13,8 @@ LATEST_TIMESTAMP: Final = -1
 """ListOffsets: the offset after the last record."""
 EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets: the first offset still there."""
+MAX_TIMESTAMP: Final = -3
+"""ListOffsets: the first record with the largest time (KIP-734)."""
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -175,7 +177,7 @@ class FetchRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
-    """A timestamp in ms, or ``LATEST_TIMESTAMP`` or ``EARLIEST_TIMESTAMP``."""
+    """A timestamp in ms, or ``LATEST_TIMESTAMP``, ``EARLIEST_TIMESTAMP`` or ``MAX_TIMESTAMP``."""
 
     partition_index: Int32
     timestamp: Int64

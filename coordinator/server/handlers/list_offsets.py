@@ -15,6 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.records import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
     READ_COMMITTED,
     ListedOffset,
     ListedTopic,
@@ -64,11 +65,12 @@ class ListOffsetsHandler:
                 return ListedOffset(index, ErrorCode.NONE, -1, opened.readable_end(committed), epoch)
             if ask.timestamp == EARLIEST_TIMESTAMP:
                 return ListedOffset(index, ErrorCode.NONE, -1, opened.start_offset, epoch)
-            if ask.timestamp < 0:
+            timestamp = opened.max_timestamp if ask.timestamp == MAX_TIMESTAMP else ask.timestamp
+            if ask.timestamp < MAX_TIMESTAMP:
                 raise TopicError(
-                    ErrorCode.INVALID_TIMESTAMP, f"timestamp {ask.timestamp} is neither a time nor -1 or -2"
+                    ErrorCode.INVALID_TIMESTAMP, f"timestamp {ask.timestamp} is neither a time nor -1, -2 or -3"
                 )
-            found = await opened.offset_for_timestamp(ask.timestamp, committed)
+            found = None if timestamp < 0 else await opened.offset_for_timestamp(timestamp, committed)
         except TopicError as error:
             return ListedOffset(index, error.code, error_message=texts(f"{name[:60]}-{index}: {error}"))
         except LogDamagedError as error:

@@ -20,10 +20,12 @@ from protocol.kafka.headers import RequestHeader, encode_request_header
 from protocol.kafka.messages import APIS
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
+from protocol.kafka.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from protocol.kafka.messages.metadata_response import MetadataResponse
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.kafka.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.kafka.schema import Message
 from protocol.messages.topics import CreatedTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.coordinator.kafka.wire import KafkaWire, connected, framed, request_frame, response_kind
@@ -127,6 +129,25 @@ async def test_a_request_larger_than_its_kind_may_be_closes_the_connection(wire:
     header = encode_request_header(RequestHeader(3, 4, 1, "c"))
     wire.writer.write(framed(header + bytes(5 * 1024 * 1024)))
     assert await wire.is_closed()
+
+
+@pytest.mark.parametrize("kind", [0, 3, 11, 14])
+async def test_a_request_of_more_items_than_its_kind_may_have_closes_the_connection(
+    coordinator: Coordinator, wire: KafkaWire, kind: int
+) -> None:
+    """Three bytes make a structure that takes a hundred in memory, and microseconds."""
+    await wire.ask(ApiVersionsRequest(), 0)
+    (api,) = (api for api in served(coordinator) if api.key == kind)
+    many = 70_000
+    requests: dict[int, Message] = {
+        0: ProduceRequest(None, 1, 1, [TopicProduceData()] * many),
+        3: MetadataRequest([MetadataRequestTopic()] * many),
+        11: JoinGroupRequest(protocols=[JoinGroupRequestProtocol()] * many),
+        14: SyncGroupRequest(assignments=[SyncGroupRequestAssignment()] * many),
+    }
+    async with connected(coordinator.kafka_address) as other:
+        other.writer.write(request_frame(requests[kind], api.last, 1))
+        assert await other.is_closed()
 
 
 async def test_topics_are_not_made_where_settings_or_client_forbid_it(wire: KafkaWire) -> None:
