@@ -26,6 +26,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log.producers import Producers
 from coordinator.log.segment import INDEX_SUFFIX
 from coordinator.log.transactions import OpenTransactions
+from protocol.kafka import conversion
 from protocol.record_batch import Attributes
 from tests.simulation.log.history import LogHistory
 
@@ -115,6 +116,31 @@ def _every_end(original: Any) -> Any:
         log, [(producer_id, known.epoch, committed) for producer_id, _, committed in ends
               if (known := log.open_transaction(producer_id))], epoch, now_ms,
     )  # fmt: skip
+
+
+def _nothing(original: Any) -> Any:
+    return lambda header: b""
+
+
+def _as_it_lies(original: Any) -> Any:
+    return lambda view, position, header: [view[position : position + header.length]]
+
+
+def _first_offset_only(original: Any) -> Any:
+    return lambda records, base_timestamp: original(_Dense(records), base_timestamp)
+
+
+class _Dense:
+    """Columns that do not tell of gaps between offsets."""
+
+    def __init__(self, columns: Any) -> None:
+        self._columns = columns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._columns, name)
+
+    def offset_deltas(self) -> Any:
+        return range(self._columns.count)
 
 
 def _forgiving(original: Any) -> Any:
@@ -257,6 +283,21 @@ ABLATIONS: Final[dict[str, Ablation]] = {
         "an epoch is on disk before its first record",
         group_commit, "write", _epochs_last,
         ("epochs_are_those_of_the_records",),
+    ),
+    "empty_batches_go_out": Ablation(
+        "Kafka's clients get batches without records for offsets of which nothing is left",
+        conversion, "_empty", _nothing,
+        ("kafka_clients_are_told_all_offsets",),
+    ),
+    "offsets_keep_their_gaps": Ablation(
+        "columns become Kafka batches with the gaps between their offsets",
+        conversion, "records_of", _first_offset_only,
+        ("all_readers_are_told_the_same",),
+    ),
+    "older_clients_get_columns": Ablation(
+        "who does not say that it reads Kafka batches gets columns",
+        conversion, "_columns", _as_it_lies,
+        ("older_clients_get_columns",),
     ),
     "compaction_stops_at_the_stable_end": Ablation(
         "compaction cleans below the last stable offset only",

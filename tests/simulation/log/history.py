@@ -1,6 +1,6 @@
-"""One history of a log: transactional producers, plain ones, end markers, readers, deletion and compaction, other leaders
-that it follows and that have it give up its end, on a disk that refuses writes and a host that ends at any call. A seed
-replays it exactly.
+"""One history of a log: transactional producers, plain ones, both of Kafka's clients and of ours, end markers, readers of
+both kinds, deletion and compaction, other leaders that it follows and that have it give up its end, on a disk that refuses
+writes and a host that ends at any call. A seed replays it exactly.
 
 The log is the real one. Beside it stands a plain list (``book``) of what was appended. After each step, each move of the
 high watermark and each start the log has to be what follows from the list.
@@ -30,7 +30,13 @@ from coordinator.log.errors import (
     ProducerStateError,
 )
 from coordinator.log.following import replicated_batches
+from coordinator.server.handlers.produced_batches import ALLOWED_IN_TRANSACTIONS
 from protocol.control_batch import TransactionEnd, encode_control_batch
+from protocol.kafka.batch import HEADER_BYTES as KAFKA_HEADER_BYTES
+from protocol.kafka.batch import KafkaAttributes, KafkaBatchHeader, only_batch, read_batch_header
+from protocol.kafka.compression import inflated
+from protocol.kafka.conversion import for_kafka, in_columns
+from protocol.kafka.records import read_records
 from protocol.record_batch import (
     HEADER_BYTES,
     Attributes,
@@ -41,6 +47,8 @@ from protocol.record_batch import (
     read_header,
     restamped,
 )
+from tests.coordinator.kafka.admission import Run
+from tests.protocol.kafka.written import CODECS, Record, written
 from tests.simulation.disk import HostEnded, SimDisk, SimStorage
 from tests.simulation.log.book import Book, Entry, key_of, last_of_each_key
 from tests.simulation.loop import Process, SimLoop
@@ -77,6 +85,7 @@ class LogHistory:
         self.lives = 0
         self.book = Book()
         self._random = Random(f"log {seed}")
+        self._writers = Random(f"writers {seed}")
         self._config = self._random.choice(CONFIGS)
         self._disk = SimDisk(Random(f"disk {seed}"))
         self._loop = SimLoop(Random(f"loop {seed}"))  # type: ignore[abstract]
@@ -218,6 +227,13 @@ class LogHistory:
         for _ in range(count):
             self._serial += 1
             values.append(b"%d" % self._serial)
+        packed = self._random.random() < 0.1
+        if self._writers.random() < 0.4 and (producer_id < 0 or epoch >= 0):  # by the port for Kafka's clients
+            records = [Record(key_of(value), value, self._now()) for value in values]
+            codec = self._writers.choice(CODECS) if packed else "none"
+            numbers = producer_id, epoch, sequence
+            batch = written(records, codec=codec, producer=numbers, transactional=transactional)
+            return Run()(batch, self._config, allowed=ALLOWED_IN_TRANSACTIONS)
         content = encode_batch(
             values,
             [key_of(value) for value in values],
@@ -225,7 +241,7 @@ class LogHistory:
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
-            compression="gzip" if self._random.random() < 0.1 else None,
+            compression="gzip" if packed else None,
         )
         header = read_header(content)
         if transactional:
@@ -497,14 +513,47 @@ class LogHistory:
                 return
             if truncations != self._truncations:  # a leader that is one no more answers no readers
                 continue
+            read: dict[int, bytes] = {}
+            before = position
             for at, header in iter_batches(data):
-                for offset, value in _records(data, at, header).items():
-                    if offset >= position:
-                        self._judge_read(log, offset, value, committed)
+                read |= _records(data, at, header)
                 position = header.next_offset
+            for offset, value in read.items():
+                if offset >= before:
+                    self._judge_read(log, offset, value, committed)
+            self._judge_told(data, read)
             await asyncio.sleep(0.0005 if data else 0.01)
             if self._random.random() < 0.05:
                 position = log.start_offset
+
+    def _judge_told(self, data: bytes, read: dict[int, bytes]) -> None:
+        """Kafka's clients, and ours that do not read Kafka's batches, are told the same records and all offsets."""
+        columns = in_columns(data)
+        for _, header in iter_batches(columns):
+            if header.attributes & Attributes.KAFKA_BODY:
+                self._break("older_clients_get_columns", f"a batch of Kafka at offset {header.base_offset}")
+        told, position, found = for_kafka(data), -1, dict[int, bytes]()
+        while told:
+            batch = told[: read_batch_header(told).size]
+            outer = only_batch(batch)
+            if -1 < position < outer.base_offset:  # it may begin earlier, where compaction has joined meanwhile
+                self._break("kafka_clients_are_told_all_offsets", f"{outer.base_offset} follows {position}")
+            position = outer.base_offset + outer.last_offset_delta + 1
+            if not outer.attributes & KafkaAttributes.CONTROL:
+                found |= _records_of_kafka(batch, outer)
+            told = told[len(batch) :]
+        *_, (_, last) = iter_batches(data) if data else [(0, None)]
+        if last is not None and position != last.next_offset:
+            self._break("kafka_clients_are_told_all_offsets", f"{position} of {last.next_offset}")
+        older = {
+            offset: value
+            for at, header in iter_batches(columns)
+            for offset, value in _records(columns, at, header).items()
+        }
+        if not found == older == read:
+            self._break(
+                "all_readers_are_told_the_same", f"{found} by Kafka's batches, {older} as columns, {read} as stored"
+            )
 
     def _judge_read(self, log: PartitionLog, offset: int, value: bytes, committed: bool) -> None:
         entry = self.book.at(offset)
@@ -573,6 +622,13 @@ class LogHistory:
 
     def _break(self, invariant: str, text: str) -> None:
         self.broken.setdefault(invariant, []).append(f"at {self._loop.time():.3f} s in life {self.lives}: {text}")
+
+
+def _records_of_kafka(batch: bytes, header: KafkaBatchHeader) -> dict[int, bytes]:
+    content = inflated(header.codec, batch[KAFKA_HEADER_BYTES:], 1 << 20)
+    fields = read_records(content, header.record_count)
+    offsets = (header.base_offset + delta for delta in fields.offset_deltas)
+    return {offset: value or b"" for offset, value in zip(offsets, fields.values, strict=True)}
 
 
 def _records(data: bytes, at: int, header: BatchHeader) -> dict[int, bytes]:
