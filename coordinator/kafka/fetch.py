@@ -5,6 +5,7 @@ There are no fetch sessions (KIP-227): every answer has session id 0, upon which
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Final
@@ -12,9 +13,10 @@ from typing import Final
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.server.call import Steps
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchError
-from protocol.kafka.conversion import kafka_batches
+from protocol.kafka.conversion import Pieces, kafka_batches, largest_columns
 from protocol.kafka.messages.fetch_request import FetchRequest
 from protocol.kafka.messages.fetch_response import (
     EpochEndOffset,
@@ -33,6 +35,8 @@ _LEADERS_SINCE: Final = 12
 _SESSIONS_SINCE: Final = 7
 _ZSTD_SINCE: Final = 10
 _BYTES_PER_STEP: Final = 64 * 1024
+_CONVERTED_ON_LOOP_BYTES: Final = 512 * 1024
+"""Columns that become Kafka's records in one step: two to three ms."""
 
 
 class _Fetch:
@@ -74,17 +78,24 @@ class _Fetch:
 
         def told(response: native.FetchResponse) -> None:
             work = self._answer(call, response)
-            for _ in work:
-                self._tasks.start(call, self._go_on(call, work))
+            for waits_for in work:
+                self._tasks.start(call, self._go_on(call, work, waits_for))
                 return
 
         call.ask(self._handle, asked, told)
 
-    async def _go_on(self, call: KafkaCall, work: Generator[None]) -> None:
-        for _ in work:
-            await self._tasks.next_step(call)
+    async def _go_on(self, call: KafkaCall, work: Steps, waits_for: asyncio.Future[None] | None) -> None:
+        while True:
+            if waits_for is None:
+                await self._tasks.next_step(call)
+            else:
+                await asyncio.wait([waits_for])
+            try:
+                waits_for = next(work)
+            except StopIteration:
+                return
 
-    def _answer(self, call: KafkaCall, response: native.FetchResponse) -> Generator[None]:
+    def _answer(self, call: KafkaCall, response: native.FetchResponse) -> Steps:
         """Makes Kafka's batches of all that was read, in steps, and answers."""
         request: FetchRequest = call.message
         room, topics = _Room(request.max_bytes, call.version), []
@@ -112,20 +123,33 @@ class _Room:
         self._reads_zstd = version >= _ZSTD_SINCE
         self._done = 0
 
-    def made(self, records: bytes) -> Generator[None, None, bytes | KafkaBatchError]:
+    def made(self, records: bytes) -> Generator[asyncio.Future[None] | None, None, bytes | KafkaBatchError]:
         """Kafka's batches of the first of ``records``, as many as there is room for, the first of the answer in any case.
 
-        What does not fit is fetched again, as is what comes before a batch that cannot be read.
+        What does not fit is fetched again, as is what comes before a batch that cannot be read. Where a batch is large that
+        has to be converted, a thread does it.
         """
-        pieces: list[bytes | memoryview] = []
+        pieces: Pieces = []
         batches = kafka_batches(records, zstd=self._reads_zstd)
+        in_thread = largest_columns(records) > _CONVERTED_ON_LOOP_BYTES
+        converted: list[Pieces | None] = []
+
+        def convert() -> None:
+            converted.append(next(batches, None))
+
         while True:
             try:
-                batch = next(batches, None)
+                if in_thread:
+                    converting = asyncio.get_running_loop().run_in_executor(None, convert)
+                    yield converting
+                    converting.result()
+                else:
+                    convert()
             except KafkaBatchError as error:
                 if not pieces:
                     return error
                 break
+            batch = converted.pop()
             if batch is None:
                 break
             size = sum(map(len, batch))
@@ -138,7 +162,7 @@ class _Room:
             self._done += size
             if self._done >= _BYTES_PER_STEP:
                 self._done = 0
-                yield
+                yield None
         return b"".join(pieces)
 
 

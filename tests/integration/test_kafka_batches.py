@@ -18,6 +18,7 @@ from client.spark.source import CohortDataSource
 from client.transport.cluster import Cluster
 from coordinator.embedded import Coordinator
 from protocol.columns import Headers
+from protocol.kafka.conversion import largest_columns
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.record_batch import Attributes, iter_batches
 from tests.integration.spark.calls import schema, tasks
@@ -227,6 +228,16 @@ async def test_a_client_that_does_not_know_kafkas_batches_gets_columns(coordinat
     first = next(header for _, header in iter_batches(bounded))
     assert len(bounded) <= max(50_000, first.length), "columns of what was compressed may be many times as large"
     assert 0 < sum(header.record_count for _, header in iter_batches(bounded)) < 400
+
+
+async def test_a_large_batch_of_ours_is_converted_beside_the_loop(coordinator: Coordinator) -> None:
+    await make(coordinator)
+    rows = [Row(number, FIRST_MS, None, b"v" * 1000, ()) for number in range(1500)]
+    async with Producer(coordinator.address, compression="gzip", linger_ms=1000, batch_size=4 << 20) as producer:
+        await producer.send_many("t", [row.value for row in rows], partition=0, timestamp_ms=FIRST_MS)
+    data = await fetched(coordinator, kafka_batches=True, max_bytes=1 << 22)
+    assert max(header.body_length for _, header in iter_batches(data)) == largest_columns(data) > 512 * 1024
+    assert await read_theirs(coordinator, 1500) == rows
 
 
 async def test_transactions_of_ours_are_what_kafkas_readers_take_them_for(coordinator: Coordinator) -> None:
