@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.kafka import cluster, configs, fetch, group_administration, groups, logs, offsets, producers, topics
+from coordinator.kafka import (
+    cluster,
+    configs,
+    fetch,
+    group_administration,
+    groups,
+    logs,
+    offsets,
+    producers,
+    topics,
+    transaction_admin,
+    transactions,
+)
 from coordinator.kafka.calls import Api
 from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
@@ -46,6 +58,11 @@ def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
         Api(44, 0, 1, altering[44]),
         Api(47, 0, 0, offsets.offset_delete(node)),
         Api(60, 0, 1, cluster.describe_cluster(node)),
+        Api(26, 5, 5, transactions.end_txn(node)),
+        Api(28, 5, 5, transactions.txn_offset_commit(node)),
+        Api(61, 0, 0, transaction_admin.describe_producers(node)),
+        Api(65, 0, 0, transaction_admin.describe_transactions(node)),
+        Api(66, 0, 1, transaction_admin.list_transactions(node)),
     )
     served.update({api.key: api for api in table})
     return served

@@ -15,7 +15,12 @@ from coordinator.metadata.partitions import NO_LEADER
 from coordinator.server.dispatch import STEP
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
-from protocol.kafka.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from protocol.kafka.messages.api_versions_response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from protocol.kafka.messages.describe_cluster_request import DescribeClusterRequest
 from protocol.kafka.messages.describe_cluster_response import DescribeClusterBroker, DescribeClusterResponse
 from protocol.kafka.messages.find_coordinator_request import FindCoordinatorRequest
@@ -41,8 +46,9 @@ _NULLABLE_NAME_SINCE: Final = 12
 """The version of Metadata whose answer may leave a name out (KIP-516)."""
 _KEYS_SINCE: Final = 4
 """The version of FindCoordinator with several keys (KIP-699)."""
-_GROUP: Final = 0
 _CLIPPED: Final = 60
+_TRANSACTION_VERSION: Final = ("transaction.version", 2)
+"""Transactions have an epoch each, and leaders make partitions part of them: the second part of KIP-890."""
 _AUTO_CREATION_MS: Final = 15_000
 _PARTITIONS_PER_STEP: Final = 16 * STEP
 
@@ -52,7 +58,14 @@ def api_versions(served: Mapping[int, Api]) -> Translator:
 
     def told(code: ErrorCode) -> ApiVersionsResponse:
         keys = [ApiVersion(api.key, _TOLD_FIRST.get(api.key, api.first), api.last) for api in served.values()]
-        return ApiVersionsResponse(code, keys)
+        name, level = _TRANSACTION_VERSION
+        return ApiVersionsResponse(
+            code,
+            keys,
+            supported_features=[SupportedFeatureKey(name, 1, level)],
+            finalized_features_epoch=0,  # one for all nodes: it is not changed while they run
+            finalized_features=[FinalizedFeatureKey(name, level, level)],
+        )
 
     def handle(call: KafkaCall) -> None:
         request, message = call.request, call.message
@@ -206,7 +219,7 @@ def _described(topic: Topic, brokers: Iterable[int]) -> MetadataResponseTopic:
 
 
 class _FindCoordinator:
-    """The node that coordinates each of some groups."""
+    """The node that coordinates each of some groups or transactional ids."""
 
     def __init__(self, node: KafkaNode) -> None:
         self._node = node
@@ -227,10 +240,7 @@ class _FindCoordinator:
                 call.reply(_all_found([found[each] for each in keys], call.version))
 
         for key in keys:
-            if request.key_type == _GROUP:
-                call.ask(self._handle, native.FindCoordinatorRequest(key), partial(told, key))
-            else:
-                told(key, _not_served(request.key_type))
+            call.ask(self._handle, native.FindCoordinatorRequest(key, request.key_type), partial(told, key))
 
     def _found(self, call: KafkaCall, key: str, response: native.FindCoordinatorResponse) -> Coordinator:
         code, text = response.error_code, response.error_message
@@ -246,13 +256,6 @@ class _FindCoordinator:
 def find_coordinator(node: KafkaNode) -> Translator:
     """See ``_FindCoordinator``."""
     return Translator(FindCoordinatorRequest, _FindCoordinator(node).handle, _no_coordinator)
-
-
-def _not_served(key_type: int) -> native.FindCoordinatorResponse:
-    """Not retriable: else a client would wait for ever."""
-    what = "transactional ids" if key_type == 1 else f"keys of type {key_type}"
-    text = f"{what} are not served on the port for Kafka's clients"
-    return native.FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, text, -1, "", -1)
 
 
 def _no_coordinator(

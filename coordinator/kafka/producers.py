@@ -13,6 +13,7 @@ from typing import Final
 from coordinator.kafka.batches import BatchAdmission
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.kafka.transactions import told_code
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
 from protocol.errors import ErrorCode
@@ -69,7 +70,7 @@ class _Produce:
         names_leaders = call.version >= _LEADERS_SINCE
         topics = [
             TopicProduceResponse(
-                topic.name, partition_responses=[_produced(each, names_leaders) for each in topic.partition_responses]
+                topic.name, partition_responses=[_produced(each, call.version) for each in topic.partition_responses]
             )
             for topic in response.responses
         ]
@@ -85,13 +86,13 @@ def produce(node: KafkaNode) -> Translator:
     return Translator(ProduceRequest, _Produce(node).handle, _produced_not)
 
 
-def _produced(told: native_records.PartitionProduceResponse, names_leaders: bool) -> PartitionProduceResponse:
+def _produced(told: native_records.PartitionProduceResponse, version: int) -> PartitionProduceResponse:
     leader = None
-    if names_leaders and told.current_leader_id >= 0:
+    if version >= _LEADERS_SINCE and told.current_leader_id >= 0:
         leader = LeaderIdAndEpoch(told.current_leader_id, told.current_leader_epoch)
     return PartitionProduceResponse(
         told.index,
-        told.error_code,
+        told_code(told.error_code, 0, version),
         told.base_offset,
         told.log_append_time_ms,
         told.log_start_offset,
@@ -107,7 +108,8 @@ def _produced_not(request: ProduceRequest, version: int, code: ErrorCode, text: 
             TopicProduceResponse(
                 topic.name,
                 partition_responses=[
-                    PartitionProduceResponse(each.index, code, -1, error_message=text) for each in topic.partition_data
+                    PartitionProduceResponse(each.index, told_code(code, 0, version), -1, error_message=text)
+                    for each in topic.partition_data
                 ],
             )
             for topic in request.topic_data
@@ -121,20 +123,17 @@ def init_producer_id(node: KafkaNode) -> Translator:
 
     def handle(call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
         request: InitProducerIdRequest = call.message
-        if request.transactional_id is not None:
-            text = "transactional ids are not served on the port for Kafka's clients"
-            call.refuse(ErrorCode.INVALID_REQUEST, text)
-            return None
         asked = native.InitProducerIdRequest(
-            None, producer_id=request.producer_id, producer_epoch=request.producer_epoch
+            request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
         )
-        return call.ask(handler, asked, lambda response: call.reply(_given(response)))
+        return call.ask(handler, asked, lambda response: call.reply(_given(response, call.version)))
 
     def refusal(request: InitProducerIdRequest, version: int, code: ErrorCode, text: str) -> InitProducerIdResponse:
-        return InitProducerIdResponse(error_code=code)
+        return InitProducerIdResponse(error_code=told_code(code, 22, version))
 
     return Translator(InitProducerIdRequest, handle, refusal)
 
 
-def _given(response: native.InitProducerIdResponse) -> InitProducerIdResponse:
-    return InitProducerIdResponse(0, response.error_code, response.producer_id, response.producer_epoch)
+def _given(response: native.InitProducerIdResponse, version: int) -> InitProducerIdResponse:
+    code = told_code(response.error_code, 22, version)
+    return InitProducerIdResponse(0, code, response.producer_id, response.producer_epoch)

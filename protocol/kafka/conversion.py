@@ -154,8 +154,16 @@ def _outer(header: BatchHeader, base_timestamp: int) -> KafkaBatchHeader:
 
 
 def _empty(header: BatchHeader) -> bytes:
-    """Kafka keeps such batches as well, where compaction has left nothing: readers go on behind them."""
-    return _outer(header, _NO_TIMESTAMP)._replace(attributes=0, max_timestamp=_NO_TIMESTAMP).with_records(b"")
+    """A control batch that ends nothing, in the place of what was compacted or aborted: readers go on behind it.
+
+    Batches without records, which Kafka keeps too, librdkafka takes for an answer that was too small: it asks for more bytes
+    each time, and in the end reports an error.
+    """
+    marker = KafkaBatchHeader(
+        header.base_offset, 0, header.leader_epoch, 0, _END_MARKER, header.last_offset_delta, _NO_TIMESTAMP,
+        _NO_TIMESTAMP, -1, -1, -1, 1,
+    )  # fmt: skip
+    return marker.with_records(end_marker(True, -1))
 
 
 def _converted(view: memoryview, position: int, header: BatchHeader) -> bytes:

@@ -180,9 +180,10 @@ def test_offsets_of_which_nothing_is_left_are_covered() -> None:
     header, body = empty_batch(30, 40)
     told = for_kafka(header.pack() + body)
     read_back = only_batch(told)
-    assert (read_back.base_offset, read_back.last_offset_delta, read_back.record_count) == (30, 40, 0)
+    assert (read_back.base_offset, read_back.last_offset_delta, read_back.producer_id) == (30, 40, -1)
     theirs: Any = DefaultRecordBatch(bytearray(told))
-    assert list(theirs) == []
+    assert theirs.is_control_batch
+    assert read_back.record_count == 1  # an answer with none librdkafka takes for one that was too small
     assert theirs.next_offset == 71
     assert in_columns(header.pack() + body) == header.pack() + body
 
