@@ -125,7 +125,7 @@ def describe_configs(node: KafkaNode) -> Translator:
             if resource.resource_type == _TOPIC:
                 result = _topic(node, resource, topics[resource.resource_name])
             else:
-                result = _broker(node, resource)
+                result = _broker(call, node, resource)
             _fit(result, resource, request, call.version)
             results.append(result)
         call.reply(DescribeConfigsResponse(results=results))
@@ -158,11 +158,12 @@ def _topic(
     return DescribeConfigsResult(0, None, _TOPIC, resource.resource_name, _described(sorted(shown)))
 
 
-def _broker(node: KafkaNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _broker(call: KafkaCall, node: KafkaNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     """This node's settings, or those of all nodes, of which none can be set; other nodes tell their own."""
     name = resource.resource_name
     if resource.resource_type == _BROKER and name == str(node.node.settings.node_id):
-        return DescribeConfigsResult(0, None, _BROKER, name, _described(sorted(_of_this_node(node.node.settings))))
+        shown = [*_of_this_node(node.node.settings), *_listeners(call, node)]
+        return DescribeConfigsResult(0, None, _BROKER, name, _described(sorted(shown)))
     if resource.resource_type == _BROKER and not name:
         return DescribeConfigsResult(0, None, _BROKER, name)
     if resource.resource_type == _BROKER:
@@ -172,6 +173,14 @@ def _broker(node: KafkaNode, resource: DescribeConfigsResource) -> DescribeConfi
             f"settings of {_KINDS.get(resource.resource_type, 'unknown')} resources are not there; topic and broker are"
         )
     return DescribeConfigsResult(ErrorCode.INVALID_REQUEST, text, resource.resource_type, name)
+
+
+def _listeners(call: KafkaCall, node: KafkaNode) -> Iterator[_Setting]:
+    """What the client of this call is told of this node's port: the daemon has it from several settings."""
+    for broker in node.brokers(call).values():
+        if broker.node_id == node.node.settings.node_id:
+            told = f"PLAINTEXT://{broker.host}:{broker.port}"
+            yield _Setting("advertised.listeners", told, _OF_THE_FILE, _LIST, read_only=True)
 
 
 def _of_this_node(settings: Settings) -> Iterator[_Setting]:

@@ -212,6 +212,9 @@ async def test_a_broker_shows_its_settings_under_kafka_s_names(wire: KafkaWire) 
         assert shown["num.partitions"].value == "3"
         assert (shown["num.partitions"].config_source, shown["num.partitions"].read_only) == (4, True)
         assert shown["auto.create.topics.enable"].value == "true"
+        host, port = wire.writer.get_extra_info("peername")
+        listeners = shown["advertised.listeners"]
+        assert (listeners.value, listeners.config_source) == (f"PLAINTEXT://{host}:{port}", 4)
         assert shown["offsets.retention.minutes"].value == str(7 * 24 * 60)
         assert [each.name for each in shown["node.id"].synonyms] == ["node.id"]
         assert (all_of_them.error_code, all_of_them.configs) == (0, [])

@@ -104,6 +104,8 @@ def _told(said: str, name: str) -> str:
     return "" if found is None else found["text"][-SAID_CHARS:]
 
 
+_REGISTRY: Final = ("authlib", "attrs", "cachetools", "httpx")
+"""What confluent-kafka-python's fixtures import for its schema registry, which is not asked here."""
 KAFKA_PYTHON: Final = CheckoutSuite(
     name="kafka-python",
     repository="github.com/dpkp/kafka-python at 3.0.12",
@@ -112,7 +114,7 @@ KAFKA_PYTHON: Final = CheckoutSuite(
     arguments=("test/integration", "-p", "no:cacheprovider", "--timeout", "120", "--timeout-method", "signal"),
     environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": "/tmp"},
     seconds=600,
-    daemon_options=("--default-partitions", "4"),
+    daemon_options=("--default-partitions", "4", "--kafka-min-session-timeout-ms", "3000"),
 )
 AIOKAFKA: Final = CheckoutSuite(
     name="aiokafka",
@@ -138,7 +140,7 @@ AIOKAFKA: Final = CheckoutSuite(
 CONFLUENT: Final = CheckoutSuite(
     name="confluent-kafka-python",
     repository="github.com/confluentinc/confluent-kafka-python at 2.16.1",
-    requirements=("confluent-kafka==2.16.1", "pytest", "pytest-timeout", "pytest-asyncio", "trivup"),
+    requirements=("confluent-kafka==2.16.1", "pytest", "pytest-timeout", "pytest-asyncio", "trivup", *_REGISTRY),
     arguments=(
         *(f"tests/integration/{part}" for part in ("admin", "consumer", "producer")),
         *("-p", "no:cacheprovider", "--timeout", "90"),
