@@ -104,7 +104,17 @@ def _told(said: str, name: str) -> str:
     return "" if found is None else found["text"][-SAID_CHARS:]
 
 
-_REGISTRY: Final = ("authlib", "attrs", "cachetools", "httpx")
+_REGISTRY: Final = (
+    "authlib",
+    "attrs",
+    "cachetools",
+    "httpx",
+    "avro",
+    "fastavro",
+    "requests",
+    "certifi",
+    "async-timeout",
+)
 """What confluent-kafka-python's fixtures import for its schema registry, which is not asked here."""
 KAFKA_PYTHON: Final = CheckoutSuite(
     name="kafka-python",
