@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from protocol.kafka.messages.join_group_request import JoinGroupRequest
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from protocol.kafka.messages.metadata_response import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from protocol.kafka.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.kafka.schema import Message, covers
+from protocol.kafka.schema import BOOL, BYTES, INT64, STRING, UUID, Array, Field, Message, Structure, covers
 from tests.protocol.kafka.kinds import EVERY_VERSION, KINDS
 from tests.protocol.kafka.values import as_version, instances, versions_of
 
@@ -85,6 +86,78 @@ def test_long_byte_strings_are_not_copied() -> None:
     pieces = encode(FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)]), 12)
     assert [piece is records for piece in pieces] == [False, True, False, True, False]
     assert short in pieces[2]
+
+
+@dataclass(slots=True)
+class Inner(Structure):
+    """What is in ``Unusual``."""
+
+    FIELDS: ClassVar[tuple[Field, ...]] = (Field("name", STRING, "0+"), Field("blob", BYTES, "2+", tagged="2+", tag=1))
+
+    name: str = ""
+    blob: bytes = b""
+
+
+@dataclass(slots=True)
+class Unusual(Message):
+    """What Kafka's schemas may say, but those that are here do not."""
+
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
+    FLEXIBLE_FROM: ClassVar[int] = 1
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("inner", Inner, "0+"),
+        Field("later", Inner, "1+", ignorable=True),
+        Field("needed", Inner, "1+"),
+        Field("ids", Array(UUID), "0+"),
+        Field("flags", Array(BOOL), "0+"),
+        Field("blob", BYTES, "0+", tagged="2+", tag=5),
+        Field("inners", Array(Inner), "2+", tagged="2+", tag=3, nullable="3+", ignorable=True),
+        Field("number", INT64, "2+", tagged="3+", tag=0, ignorable=True),
+    )
+
+    inner: Inner = field(default_factory=Inner)
+    later: Inner = field(default_factory=Inner)
+    needed: Inner = field(default_factory=Inner)
+    ids: list[bytes] = field(default_factory=list)
+    flags: list[bool] = field(default_factory=list)
+    blob: bytes = b""
+    inners: list[Inner] | None = field(default_factory=list)
+    number: int = -1
+
+
+LONG = bytes(UNCOPIED_BYTES + 1)
+
+
+@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize(
+    "message",
+    [
+        Unusual(),
+        Unusual(Inner("a"), ids=[bytes(16), b"i" * 16], flags=[True, False] * 20, blob=LONG),
+        Unusual(Inner("a"), Inner("later"), inners=[Inner("b"), Inner()], number=7),
+        Unusual(Inner("a"), number=-1, blob=b"x"),
+    ],
+    ids=("default", "long", "tagged", "short"),
+)
+def test_what_schemas_may_say_survives(message: Unusual, version: int) -> None:
+    carried = as_version(message, version)
+    assert decode(Unusual, version, encoded(message, version)) == carried
+    assert in_steps(decode_in_steps(Unusual, version, encoded(message, version)))[1] == carried
+
+
+def test_byte_strings_in_tagged_fields_are_counted() -> None:
+    message = Unusual(Inner("a", LONG), blob=LONG, inners=[Inner("b", LONG)])
+    assert decode(Unusual, 2, encoded(message, 2)) == message
+    assert decode(Unusual, 3, encoded(Unusual(inners=None), 3)) == Unusual(inners=None)
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "what"),
+    [(Unusual(needed=Inner("a")), 0, "needed"), (Unusual(Inner("a", LONG)), 1, "blob")],
+)
+def test_structures_that_a_version_lacks_are_refused(message: Unusual, version: int, what: str) -> None:
+    with pytest.raises(ValueError, match=f"has no field {what}"):
+        encode(message, version)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from types import ModuleType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
+from protocol.kafka.decoding import decode
+from protocol.kafka.encoding import encode
 from protocol.kafka.headers import (
     RequestHeader,
     decode_request_header,
@@ -17,6 +24,7 @@ from protocol.kafka.headers import (
     response_header_version,
 )
 from protocol.kafka.messages import APIS
+from tests.protocol.kafka.message_modules import HEADERS, module_source, schema_of
 
 LAST_WITHOUT_TAGGED_FIELDS = {
     0: 8,
@@ -124,6 +132,28 @@ headers = st.builds(
     st.integers(-(2**31), 2**31 - 1),
     st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
 )
+
+
+@functools.cache
+def kind_of(schema: str) -> Any:
+    """The message that a schema describes, of a module that is in no file."""
+    module = sys.modules[f"made_of_{schema}"] = ModuleType(
+        f"made_of_{schema}"
+    )  # where a dataclass looks up annotations
+    exec(module_source(schema_of(schema)), module.__dict__)
+    return getattr(module, schema)
+
+
+@given(headers)
+def test_headers_are_what_kafkas_schemas_say(header: RequestHeader) -> None:
+    request, response = map(kind_of, HEADERS)
+    version = request_header_version(header.api_key, header.api_version)
+    sent = encode_request_header(header)
+    assert b"".join(encode(request(*header), version)) == sent
+    assert decode(request, version, sent) == request(*header)
+    version = response_header_version(header.api_key, header.api_version)
+    sent = encode_response_header(header.api_key, header.api_version, header.correlation_id)
+    assert b"".join(encode(response(header.correlation_id), version)) == sent
 
 
 @given(headers, st.binary(max_size=20))
