@@ -37,6 +37,10 @@ def free_port() -> int:
         return port
 
 
+LOOKING_FOR_EXPIRED_OFFSETS = ("--offsets-retention-ms", "86400000", "--offsets-retention-check-interval-ms", "700")
+"""Looked for all the time and found never: what is in use does not expire, nor what a group leaves for less than a day."""
+
+
 class World:
     """What a run consists of. Everything random in it is drawn from ``random``, before faults begin to race."""
 
@@ -60,8 +64,7 @@ class World:
         self.daemon = DaemonProcess(
             self.directory / "data",
             *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
-            # Looked for all the time and found never: what is in use does not expire.
-            *("--offsets-retention-ms", "600000", "--offsets-retention-check-interval-ms", "700"),
+            *LOOKING_FOR_EXPIRED_OFFSETS,
         )
         self.daemon.port = free_port()
         self.proxy = Proxy(free_port(), self.daemon.port)

@@ -12,7 +12,7 @@ from typing import Final
 from client import Admin, CohortError
 from tests.chaos.exactly_once.run import Transformers
 from tests.chaos.ledger import now
-from tests.chaos.world import TOPICS, World
+from tests.chaos.world import LOOKING_FOR_EXPIRED_OFFSETS, TOPICS, World
 from tests.cluster.processes import Node, Nodes
 from tests.cluster.replicas import INTERNAL, ReplicaLog, disagreements, read_node
 
@@ -30,7 +30,7 @@ class OnCluster(World):
         self.nodes = Nodes(
             self.directory,
             *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
-            *("--offsets-retention-ms", "600000", "--offsets-retention-check-interval-ms", "700"),
+            *LOOKING_FOR_EXPIRED_OFFSETS,
         )
 
     @property
