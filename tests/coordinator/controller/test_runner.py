@@ -24,6 +24,7 @@ from coordinator.metadata.keys import (
     topic_key,
 )
 from coordinator.metadata.store import MetadataUnavailableError
+from coordinator.nodes.registration import FORMAT
 from coordinator.replication.partition import Incarnation, PartitionRegistration
 from tests.coordinator.controller.nodes import Broken, Judge, Node, controller_of, soon, started
 from tests.coordinator.nodes.members import SESSION_MS, Etcd, simulate
@@ -227,14 +228,14 @@ def test_the_format_of_the_cluster_rises_once_all_nodes_that_live_read_a_higher_
             known = store.get(CLUSTER_FORMAT)
             return None if known is None else known.value["format"]
 
-        for number, reads in ((1, 4), (2, 3)):
+        for number, reads in ((1, FORMAT + 2), (2, FORMAT + 1)):
             known = store.get(live_key(number))
             assert known is not None
             await store.transaction([], [Put(known.key, {**known.value, "format": reads}, known.lease)])
         await asyncio.sleep(12)
-        assert agreed() == 1, "one of them reads no more"
+        assert agreed() == FORMAT, "one of them reads no more"
         nodes[2].kill()
-        await soon(lambda: agreed() == 3, 20)
+        await soon(lambda: agreed() == FORMAT + 1, 20)
         judge.check()
         await stop_all(nodes)
 
