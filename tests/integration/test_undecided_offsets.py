@@ -17,12 +17,16 @@ from client import Admin, Consumer, OffsetAndMetadata, RequestTimedOutError, Top
 from coordinator import Coordinator
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
-from protocol.messages import ApiKey
+from protocol.messages import REQUESTS, ApiKey
 from protocol.messages.offsets import OffsetFetchResponse
 from tests.integration.consuming import QUICK, create, fill, take, until
 from tests.integration.hostile_proxy import HostileProxy, Malice, frames, send
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LEVEL_AT = {
+    key: list(REQUESTS[key].__annotations__).index("isolation_level") for key in (ApiKey.FETCH, ApiKey.LIST_OFFSETS)
+}
+"""Where in a request's body its isolation level stands."""
 
 
 class UndecidedProxy(HostileProxy):
@@ -44,7 +48,7 @@ class UndecidedProxy(HostileProxy):
             if key == ApiKey.OFFSET_FETCH and body[2]:
                 self._stable.add(correlation_id)
             elif key in self.levels:
-                self.levels[key].add(body[-1])
+                self.levels[key].add(body[LEVEL_AT[key]])
             send(upstream, frame)
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, produces: set[int]) -> None:
