@@ -224,10 +224,8 @@ class ClusterMember:
         )
         if kafka_address is None:
             return announced
-        return announced._replace(
-            kafka_host=settings.kafka_advertised_host or settings.advertised_host or kafka_address[0],
-            kafka_port=settings.kafka_advertised_port or kafka_address[1],
-        )
+        kafka_host, kafka_port = settings.told_to_kafka(kafka_address)
+        return announced._replace(kafka_host=kafka_host, kafka_port=kafka_port)
 
     def _readable(self, topic: str, index: int, leader_epoch: int, why_not: str) -> None:
         """A coordinator has read its log, or cannot."""

@@ -317,6 +317,11 @@ class Settings:
         """Whether this node is alone and stays so: its metadata is its own, and it serves them to no other."""
         return self.metadata == "local" and not self.serve_metadata
 
+    def told_to_kafka(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Host and port that Kafka's clients are told; those of ``address`` where the settings say nothing."""
+        host = self.kafka_advertised_host or self.advertised_host or address[0]
+        return host, self.kafka_advertised_port or address[1]
+
     def _check_cluster(self) -> None:
         for name, kind in (("metadata", urls.parse), ("serve_metadata", urls.address)):
             if (value := getattr(self, name)) not in ("local", ""):

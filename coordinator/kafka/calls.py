@@ -7,12 +7,11 @@ waits for the ``KafkaCall`` only; when it is gone, so is all that was asked for 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from coordinator.server.call import Client, Handler
+from coordinator.server.call import Client, Handler, StepsLeft
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import WireCall, tell_failure
 from protocol.codec import decode_message
@@ -26,7 +25,7 @@ class Translator(NamedTuple):
     """How requests of one API key are served."""
 
     request: type[Message]
-    handle: Callable[[KafkaCall], Iterator[asyncio.Future[None] | None] | None]
+    handle: Callable[[KafkaCall], StepsLeft]
     """Answers the call, now or later; returns the steps that are left to do, if there are any."""
     refusal: Callable[[Any, int, ErrorCode, str], Message]
     """The answer to a request, of a version, that says an error of all that was asked."""
@@ -84,9 +83,7 @@ class KafkaCall(WireCall):
         """See ``Call``: Kafka has no answer that fits any request, so each kind says an error in its own way."""
         self.reply(self.api.translator.refusal(self.message, self.version, code, message))
 
-    def ask(
-        self, handler: Handler, request: Request, told: Callable[[Any], None]
-    ) -> Iterator[asyncio.Future[None] | None] | None:
+    def ask(self, handler: Handler, request: Request, told: Callable[[Any], None]) -> StepsLeft:
         """Has ``handler`` decide a request of Cohort's own; ``told`` gets its answer, unless the client is gone.
 
         Returns the steps that are left to do, if there are any: for the translator to return.

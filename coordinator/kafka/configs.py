@@ -6,7 +6,6 @@ they were set. A broker shows the daemon's settings under Kafka's names; they ch
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -15,6 +14,7 @@ from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log_output import get_logger
 from coordinator.metadata.topic_config import KEPT_PREFIX, KEPT_SETTINGS, TOPIC_SETTINGS, OneOf, Share
+from coordinator.server.call import StepsLeft
 from protocol.errors import ErrorCode
 from protocol.kafka.messages import alter_configs_request, incremental_alter_configs_request
 from protocol.kafka.messages.alter_configs_response import AlterConfigsResourceResponse as WholeResourceResponse
@@ -34,7 +34,6 @@ from protocol.messages import configs as native
 
 log = get_logger()
 
-Steps = Iterator["asyncio.Future[None] | None"] | None
 Resource = incremental_alter_configs_request.AlterConfigsResource | alter_configs_request.AlterConfigsResource
 
 _TOPIC: Final = 2
@@ -111,7 +110,7 @@ def describe_configs(node: KafkaNode) -> Translator:
     """The settings of topics and of this node."""
     handler = node.handlers[native.DescribeConfigsRequest]
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DescribeConfigsRequest = call.message
         topics = tuple(each.resource_name for each in request.resources if each.resource_type == _TOPIC)
         return call.ask(handler, native.DescribeConfigsRequest(topics), lambda response: answer(call, response))
@@ -147,10 +146,7 @@ def _topic(
         return DescribeConfigsResult(topic.error_code, topic.error_message, _TOPIC, resource.resource_name)
     known = node.node.catalog.topics.get(topic.name)
     own: Mapping[str, object] = {} if known is None else known.config
-    shown = [
-        _Setting(each.name, each.value, _DEFAULT if each.is_default else _OF_THE_TOPIC, _topic_kind(each.name))
-        for each in topic.configs
-    ]
+    shown = [_Setting(each.name, each.value, config_source(each), _topic_kind(each.name)) for each in topic.configs]
     for name, default in KEPT_SETTINGS.items():
         value = own.get(KEPT_PREFIX + name)
         source = _DEFAULT if value is None else _OF_THE_TOPIC
@@ -243,7 +239,7 @@ class _Alteration:
         self._without_effect: set[str] = set()
         """What the log has been told."""
 
-    def incremental(self, call: KafkaCall) -> Steps:
+    def incremental(self, call: KafkaCall) -> StepsLeft:
         """Settings that are not named stay as they are (KIP-339)."""
         request: incremental_alter_configs_request.IncrementalAlterConfigsRequest = call.message
         resources = {
@@ -256,7 +252,7 @@ class _Alteration:
         }
         return self._ask(call, resources, request.validate_only)
 
-    def whole(self, call: KafkaCall) -> Steps:
+    def whole(self, call: KafkaCall) -> StepsLeft:
         """Settings that are not named go back to the daemon's."""
         request: alter_configs_request.AlterConfigsRequest = call.message
         resources = {}
@@ -293,7 +289,7 @@ class _Alteration:
 
     def _ask(
         self, call: KafkaCall, resources: Mapping[str, tuple[native.AlterableConfig, ...]], validate_only: bool
-    ) -> Steps:
+    ) -> StepsLeft:
         asked = native.IncrementalAlterConfigsRequest(
             tuple(native.AlterableTopicConfigs(name, changes) for name, changes in resources.items()), validate_only
         )
@@ -350,6 +346,11 @@ def alter_configs(node: KafkaNode) -> Mapping[int, Translator]:
             incremental_alter_configs_request.IncrementalAlterConfigsRequest, alteration.incremental, refusal
         ),
     }
+
+
+def config_source(setting: native.DescribedConfig) -> int:
+    """Kafka's number for where the value of a topic's setting comes from."""
+    return _DEFAULT if setting.is_default else _OF_THE_TOPIC
 
 
 def stored_name(name: str) -> str:

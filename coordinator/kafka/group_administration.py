@@ -5,15 +5,14 @@ All groups are classic ones (KIP-848's are not served), whoever their members ar
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
-from coordinator.server.call import Call, Handler
+from coordinator.server.call import Call, Handler, StepsLeft
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.delete_groups_request import DeleteGroupsRequest
@@ -30,8 +29,6 @@ from protocol.messages import Request
 from protocol.messages import groups as native
 
 log = get_logger()
-
-Steps = Iterator["asyncio.Future[None] | None"] | None
 
 _NOT_FOUND_SINCE: Final = 6
 """The version of DescribeGroups that says of a group that there is none, and not that it is Dead (KIP-1043)."""
@@ -80,7 +77,7 @@ def describe_groups(node: KafkaNode) -> Translator:
     """State and members of groups."""
     named = _Named(node, native.DescribeGroupsRequest)
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DescribeGroupsRequest = call.message
         if not request.groups:
             call.reply(DescribeGroupsResponse())
@@ -130,7 +127,7 @@ def list_groups(node: KafkaNode) -> Translator:
     """The groups of this node."""
     handler = node.handlers[native.ListGroupsRequest]
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: ListGroupsRequest = call.message
         if request.types_filter and _CLASSIC not in map(str.lower, request.types_filter):
             call.reply(ListGroupsResponse())
@@ -155,7 +152,7 @@ def delete_groups(node: KafkaNode) -> Translator:
     """Groups without members go, with their offsets."""
     named = _Named(node, native.DeleteGroupsRequest)
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DeleteGroupsRequest = call.message
         if not request.groups_names:
             call.reply(DeleteGroupsResponse())

@@ -38,9 +38,7 @@ class KafkaNode:
                 for number, info in sorted(catalog.nodes.items())
                 if info.kafka_port
             }
-        local_host, local_port = call.connection.local
-        host = settings.kafka_advertised_host or settings.advertised_host or local_host
-        port = settings.kafka_advertised_port or local_port
+        host, port = settings.told_to_kafka(call.connection.local)
         return {settings.node_id: Broker(settings.node_id, host, port, settings.rack or None)}
 
     def controller(self, brokers: Mapping[int, Broker]) -> int:

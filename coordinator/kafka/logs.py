@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.metadata.catalog import TopicError
+from coordinator.server.call import StepsLeft
 from coordinator.server.dispatch import STEP
 from coordinator.server.handlers.led_partitions import LedPartitions
 from protocol.errors import ErrorCode
@@ -36,8 +36,6 @@ from protocol.kafka.messages.offset_for_leader_epoch_response import (
 )
 from protocol.messages import configs as native_configs
 from protocol.messages import records as native
-
-Steps = Iterator["asyncio.Future[None] | None"] | None
 
 _UNDEFINED: Final = -1
 
@@ -91,7 +89,7 @@ def delete_records(node: KafkaNode) -> Translator:
     """The oldest records of partitions go (KIP-107)."""
     handler = node.handlers[native.DeleteRecordsRequest]
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DeleteRecordsRequest = call.message
         asked = native.DeleteRecordsRequest(
             tuple(
@@ -144,7 +142,7 @@ def describe_log_dirs(node: KafkaNode) -> Translator:
         node.node.settings.data_dir,
     )
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DescribeLogDirsRequest = call.message
         wanted = None
         if request.topics is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
@@ -15,7 +14,7 @@ from coordinator.kafka.codec import KafkaCodec
 from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log_output import get_logger
-from coordinator.server.call import Handler
+from coordinator.server.call import Handler, StepsLeft
 from coordinator.server.connection import Port
 from coordinator.server.dispatch import tell_failure
 from coordinator.server.node import Node
@@ -46,7 +45,7 @@ def kafka_port(node: Node, handlers: Mapping[type[Request], Handler]) -> Port[Ka
     heartbeats = Heartbeats(kafka)
     served = apis(kafka, heartbeats)
 
-    def handle(call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
+    def handle(call: KafkaCall) -> StepsLeft:
         heartbeats.give_back(call.connection.number)
         try:
             return call.api.translator.handle(call)

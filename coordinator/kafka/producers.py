@@ -6,14 +6,13 @@ same class as that of Cohort's own producers.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from typing import Final
 
 from coordinator.kafka.batches import BatchAdmission
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.kafka.transactions import told_code
+from coordinator.server.call import StepsLeft
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
 from protocol.errors import ErrorCode
@@ -46,7 +45,7 @@ class _Produce:
             inner.catalog, led, transactions.admission, transactions.held_commits, inner.wall_ms, admission
         ).handle
 
-    def handle(self, call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
+    def handle(self, call: KafkaCall) -> StepsLeft:
         """Answers when the batches are where ``acks`` wants them; with acks=0 there is no answer."""
         request: ProduceRequest = call.message
         asked = native_records.ProduceRequest(
@@ -121,7 +120,7 @@ def init_producer_id(node: KafkaNode) -> Translator:
     """A producer gets its id and epoch."""
     handler = node.handlers[native.InitProducerIdRequest]
 
-    def handle(call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: InitProducerIdRequest = call.message
         asked = native.InitProducerIdRequest(
             request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
-from coordinator.kafka.configs import stored_name
+from coordinator.kafka.configs import config_source, stored_name
 from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode, packed_topic_id
+from coordinator.server.call import StepsLeft
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.create_partitions_request import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.kafka.messages.create_partitions_response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -24,8 +24,6 @@ from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest
 from protocol.kafka.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
 from protocol.messages import configs as native_configs
 from protocol.messages import topics as native
-
-Steps = Iterator["asyncio.Future[None] | None"] | None
 
 _PLACED: Final = "partitions are placed by the cluster: leave the assignment of replicas out, then move them if need be"
 _BY_ID_SINCE: Final = 6
@@ -42,7 +40,7 @@ class _Creation:
         self._create = node.handlers[native.CreateTopicsRequest]
         self._describe = node.handlers[native_configs.DescribeConfigsRequest]
 
-    def handle(self, call: KafkaCall) -> Steps:
+    def handle(self, call: KafkaCall) -> StepsLeft:
         """Makes the topics whose replicas the client does not place, then answers with what they have."""
         request: CreateTopicsRequest = call.message
         asked = native.CreateTopicsRequest(
@@ -107,7 +105,7 @@ class _Creation:
             0,
             topic.num_partitions,
             replicas,
-            [CreatableTopicConfigs(each.name, each.value, False, 5 if each.is_default else 1) for each in configs],
+            [CreatableTopicConfigs(each.name, each.value, False, config_source(each)) for each in configs],
         )
 
 
@@ -135,7 +133,7 @@ class _Deletion:
         self._node = node
         self._delete = node.handlers[native.DeleteTopicsRequest]
 
-    def handle(self, call: KafkaCall) -> Steps:
+    def handle(self, call: KafkaCall) -> StepsLeft:
         """Deletes topics by name or, since version 6, by id."""
         request: DeleteTopicsRequest = call.message
         wanted = self._named(request, call.version)
@@ -201,7 +199,7 @@ def create_partitions(node: KafkaNode) -> Translator:
         here = [[inner.settings.node_id]] * (topic.count - len(known.partitions))
         return not inner.catalog.cluster and [each.broker_ids for each in topic.assignments] == here
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: CreatePartitionsRequest = call.message
         counts = Counter(topic.name for topic in request.topics)
         asked = native.CreatePartitionsRequest(

@@ -3,11 +3,9 @@ ListTransactions."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.server.call import StepsLeft
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.describe_producers_request import DescribeProducersRequest
 from protocol.kafka.messages.describe_producers_response import (
@@ -26,14 +24,12 @@ from protocol.kafka.messages.list_transactions_request import ListTransactionsRe
 from protocol.kafka.messages.list_transactions_response import ListTransactionsResponse, TransactionState
 from protocol.messages import transactions as native
 
-Steps = Iterator[asyncio.Future[None] | None] | None
-
 
 def describe_producers(node: KafkaNode) -> Translator:
     """The producers that partitions remember."""
     handler = node.handlers[native.DescribeProducersRequest]
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DescribeProducersRequest = call.message
         asked = native.DescribeProducersRequest(
             tuple(native.DescribeProducersTopic(topic.name, tuple(topic.partition_indexes)) for topic in request.topics)
@@ -87,7 +83,7 @@ def describe_transactions(node: KafkaNode) -> Translator:
     """Everything about some transactional ids."""
     handler = node.handlers[native.DescribeTransactionsRequest]
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: DescribeTransactionsRequest = call.message
         asked = native.DescribeTransactionsRequest(tuple(request.transactional_ids))
         return call.ask(handler, asked, lambda response: call.reply(_described(response)))
@@ -133,7 +129,7 @@ def list_transactions(node: KafkaNode) -> Translator:
     """The transactional ids of this node. Version 2 is not served: the time that its pattern takes has no bound."""
     handler = node.handlers[native.ListTransactionsRequest]
 
-    def handle(call: KafkaCall) -> Steps:
+    def handle(call: KafkaCall) -> StepsLeft:
         request: ListTransactionsRequest = call.message
         asked = native.ListTransactionsRequest(
             tuple(request.state_filters), tuple(request.producer_id_filters), request.duration_filter

@@ -108,5 +108,8 @@ class Call(Protocol):
 Steps = Generator["asyncio.Future[None] | None", None, None]
 """What is left to do of a request, step by step; each gives what to wait for before the next, or None."""
 
-Handler = Callable[[Call], Iterator["asyncio.Future[None] | None"] | None]
+StepsLeft = Iterator["asyncio.Future[None] | None"] | None
+"""What is left to do of a request, if anything: each step gives what to wait for before the next, or None."""
+
+Handler = Callable[[Call], StepsLeft]
 """What is done with requests of one kind. It returns what is left to do in steps, if there is anything."""

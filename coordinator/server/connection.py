@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import HEAVY, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
+from coordinator.server.call import StepsLeft
 from coordinator.server.dispatch import SteppedCall, WireCall
 from coordinator.server.server_connection import Codec, ServerConnection
 from coordinator.server.unread_answers import Reading, UnreadAnswers
@@ -30,7 +31,7 @@ CLOSE_TIMEOUT_S: Final = 30.0  # how long a closing connection may take to send 
 
 
 CallT = TypeVar("CallT", bound=WireCall)
-Handle = Callable[[CallT], Iterator["asyncio.Future[None] | None"] | None]
+Handle = Callable[[CallT], StepsLeft]
 """Where a port's requests go; returns the steps that are left to do, if there are any."""
 
 
