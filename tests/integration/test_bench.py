@@ -78,7 +78,9 @@ RUNNABLE = [
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_figures_stand_next_to_their_floors(name: str, tmp_path: Path) -> None:
-    figures = objects("bench", name, "--quick", "--dir", str(tmp_path), timeout_s=1500 if name == "spark" else 60)
+    spark = name == "spark"
+    words = ("bench", name, "--quick", "--dir", str(tmp_path))
+    figures = objects(*words, timeout_s=1500 if spark else 60, with_spark=spark)
     for figure in figures:
         assert set(figure) == FIELDS
         assert figure["bench"] == name
