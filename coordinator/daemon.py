@@ -274,7 +274,7 @@ class Daemon:
         settings = self.settings
         limits, handler_of = _connection_limits(settings), handlers(node)
         port = native_port(Dispatcher(handler_of).handle, limits.max_frame_bytes)
-        kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of)
+        kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of, self._origins.new_id)
         self._listener = Listener(limits, node.groups.close_connection, self._tasks.hurry)
         await node.groups.start()
         await node.transactions.start()  # what it loads ends transactions in logs and groups
@@ -457,11 +457,11 @@ class Daemon:
         self._disk.close()
 
 
-def _kafka_port(node: Node, handler_of: Mapping[type[Request], Handler]) -> Port[Any]:
+def _kafka_port(node: Node, handler_of: Mapping[type[Request], Handler], new_id: Callable[[], str]) -> Port[Any]:
     """The port for Kafka's clients. Raises ``ConfigurationError`` where what it needs is not installed."""
     from coordinator.kafka.port import kafka_port  # only who has such a port needs what it imports
 
-    return kafka_port(node, handler_of)
+    return kafka_port(node, handler_of, new_id)
 
 
 async def _started(listener: Listener, port: Port[Any], host: str, number: int, options: str) -> tuple[str, int]:

@@ -72,6 +72,7 @@ PURE = dict.fromkeys(
         "client/transactions/ending.py",
         *_SERVER,
         *_LOG,
+        "coordinator/kafka/fetch_sessions.py",
         "protocol",
     ),
     _IMPURE,

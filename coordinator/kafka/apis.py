@@ -31,10 +31,10 @@ def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
     served: dict[int, Api] = {}
     altering = configs.alter_configs(node)
     table = (
-        Api(0, 3, 12, producers.produce(node)),
-        Api(1, 4, 12, fetch.fetch(node)),
+        Api(0, 3, 13, producers.produce(node)),
+        Api(1, 4, 18, fetch.fetch(node)),
         Api(2, 1, 9, offsets.list_offsets(node)),
-        Api(3, 0, 12, cluster.metadata(node)),
+        Api(3, 0, 13, cluster.metadata(node)),
         Api(8, 2, 9, offsets.offset_commit(node)),
         Api(9, 1, 9, offsets.offset_fetch(node)),
         Api(10, 0, 6, cluster.find_coordinator(node)),

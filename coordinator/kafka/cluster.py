@@ -112,7 +112,7 @@ class _Metadata:
     def refusal(self, request: MetadataRequest, version: int, code: ErrorCode, text: str) -> MetadataResponse:
         """Each topic has the error."""
         topics = [MetadataResponseTopic(code, topic.name, topic.topic_id) for topic in request.topics or ()]
-        return MetadataResponse(topics=topics, cluster_id=self._catalog.cluster_id)
+        return MetadataResponse(topics=topics, cluster_id=self._catalog.cluster_id, error_code=code)
 
     def _to_create(self, request: MetadataRequest, wanted: list[MetadataRequestTopic]) -> list[str]:
         if not (self._creates and request.allow_auto_topic_creation):
@@ -171,7 +171,7 @@ class _Metadata:
             return
         for name, packed_id in {(each.name, each.topic_id): None for each in wanted}:
             if name is None or packed_id != NO_TOPIC_ID:
-                found = self._catalog.with_id(packed_id.hex())
+                found = self._node.topic_of(packed_id)
                 if found is None or name not in (None, "", found.name):
                     yield MetadataResponseTopic(KafkaCode.UNKNOWN_TOPIC_ID, name if nullable else name or "", packed_id)
                 else:

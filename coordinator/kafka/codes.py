@@ -9,5 +9,8 @@ class KafkaCode(IntEnum):
     """Kafka's numbers and names, beside those of ``protocol.errors.ErrorCode``."""
 
     FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
     UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     UNSUPPORTED_ENDPOINT_TYPE = 115

@@ -1,18 +1,22 @@
-"""Fetch for Kafka's readers: batches leave as Kafka's, whoever wrote them.
+"""Fetch for Kafka's readers: batches leave as Kafka's, whoever wrote them; see ``fetch_sessions`` for what is remembered.
 
-There are no fetch sessions (KIP-227): every answer has session id 0, upon which clients send full requests.
+Since version 13 topics are named by their ids (KIP-516). An id that no topic has is UNKNOWN_TOPIC_ID; INCONSISTENT_TOPIC_ID
+says that the topic was made anew under its name while the request waited.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from dataclasses import replace
+import zlib
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
-from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.kafka.fetch_sessions import FetchContext, FetchSessions, Key
+from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode
 from coordinator.server.call import Steps
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchError
@@ -23,18 +27,22 @@ from protocol.kafka.messages.fetch_response import (
     FetchableTopicResponse,
     FetchResponse,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from protocol.messages import records as native
 
-_FULL: Final = (0, -1)
-"""Epochs of a session with which a request names all partitions: to begin one, and to be in none (KIP-227). The id of a
-session that is given with one is of a session to give up, and so of none here: kafka-go always gives -1."""
+_BY_ID_SINCE: Final = 13
+"""The version of Fetch that names topics by id (KIP-516)."""
 _LEADERS_SINCE: Final = 12
 """The version of Fetch whose answer names leaders, and where logs part (KIP-595)."""
+_ENDPOINTS_SINCE: Final = 16
+"""The version of Fetch whose answer says where leaders are (KIP-951)."""
 _SESSIONS_SINCE: Final = 7
 _ZSTD_SINCE: Final = 10
 _BYTES_PER_STEP: Final = 64 * 1024
+_PARTITIONS_PER_STEP: Final = 1024
+"""Partitions without records whose answers are made in one step: two to three ms."""
 _CONVERTED_ON_LOOP_BYTES: Final = 512 * 1024
 """Columns that become Kafka's records in one step: two to three ms."""
 
@@ -43,41 +51,38 @@ class _Fetch:
     """Records of partitions; as a long poll, once there are enough."""
 
     def __init__(self, node: KafkaNode) -> None:
+        self._node = node
         self._tasks = node.node.tasks
         self._handle = node.handlers[native.FetchRequest]
+        self._sessions = FetchSessions(lambda: zlib.crc32(node.new_id().encode()) & 0x7FFFFFFF or 1)
 
     def handle(self, call: KafkaCall) -> None:
         """Answers when there are enough records, or the time is over."""
         request: FetchRequest = call.message
-        if call.version >= _SESSIONS_SINCE and request.session_epoch not in _FULL:
-            call.reply(FetchResponse(error_code=KafkaCode.FETCH_SESSION_ID_NOT_FOUND))
+        by_id = call.version >= _BY_ID_SINCE
+        context = self._sessions.open(
+            request.session_id,
+            request.session_epoch,
+            by_id,
+            _asked(request, by_id),
+            _forgotten(request, by_id),
+            _now_ms(),
+        )
+        if isinstance(context, KafkaCode):
+            call.reply(FetchResponse(error_code=context))
             return
+        reading = self._found(context, by_id)
         asked = native.FetchRequest(
-            request.max_wait_ms,
+            0 if reading.unknown else request.max_wait_ms,  # an error is told at once, as of topics that are known
             request.min_bytes,
             request.max_bytes,
-            tuple(
-                native.FetchTopic(
-                    topic.topic,
-                    tuple(
-                        native.FetchPartition(
-                            each.partition,
-                            each.fetch_offset,
-                            each.partition_max_bytes,
-                            each.current_leader_epoch,
-                            each.last_fetched_epoch,
-                        )
-                        for each in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            ),
+            reading.topics,
             request.isolation_level,
             kafka_batches=True,
         )
 
         def told(response: native.FetchResponse) -> None:
-            work = self._answer(call, response)
+            work = self._answer(call, reading, response)
             for waits_for in work:
                 self._tasks.start(call, self._go_on(call, work, waits_for))
                 return
@@ -95,12 +100,32 @@ class _Fetch:
             except StopIteration:
                 return
 
-    def _answer(self, call: KafkaCall, response: native.FetchResponse) -> Steps:
+    def _found(self, context: FetchContext, by_id: bool) -> _Reading:
+        """What is asked of which topic, in the order of the context; ids that no topic has are answered already."""
+        reading, asked = _Reading(context), list[native.FetchTopic]()
+        for named, keys in groupby(context.partitions, lambda key: key[0]):
+            if isinstance(named, str):
+                name, topic_id = named, ""
+            else:
+                topic = self._node.topic_of(named)
+                if topic is None:
+                    reading.unknown += [
+                        (key, PartitionData(key[1], KafkaCode.UNKNOWN_TOPIC_ID, -1, records=b"")) for key in keys
+                    ]
+                    continue
+                name, topic_id = topic.name, topic.topic_id
+            reading.keys[name] = named
+            asked.append(native.FetchTopic(name, tuple(context.partitions[key] for key in keys), topic_id))
+        reading.topics = tuple(asked)
+        return reading
+
+    def _answer(self, call: KafkaCall, reading: _Reading, response: native.FetchResponse) -> Steps:
         """Makes Kafka's batches of all that was read, in steps, and answers."""
         request: FetchRequest = call.message
-        room, topics = _Room(request.max_bytes, call.version), []
+        room = _Room(request.max_bytes, call.version)
+        data: dict[Key, PartitionData] = dict(reading.unknown)
         for topic in response.responses:
-            partitions = []
+            named = reading.keys[topic.topic]
             for read in topic.partitions:
                 records = b""
                 if read.records:
@@ -109,9 +134,78 @@ class _Fetch:
                         read = replace(read, error_code=made.code)
                     else:
                         records = made
-                partitions.append(_fetched(read, records, call.version))
-            topics.append(FetchableTopicResponse(topic.topic, partitions=partitions))
-        call.reply(FetchResponse(error_code=response.error_code, responses=topics))
+                told = _fetched(read, records, call.version)
+                if isinstance(named, bytes) and told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    told.error_code = self._code_of(named, topic.topic)
+                data[named, read.partition_index] = told
+                if len(data) % _PARTITIONS_PER_STEP == 0:
+                    yield None
+        answer = reading.context.answer(data, _now_ms())
+        endpoints = list[NodeEndpoint]()
+        if call.version >= _ENDPOINTS_SINCE and response.node_endpoints:
+            endpoints = [NodeEndpoint(*broker) for broker in self._node.named(call, response.node_endpoints)]
+        code = response.error_code or answer.error_code
+        call.reply(FetchResponse(0, code, answer.session_id, _in_topics(answer.partitions), endpoints))
+
+    def _code_of(self, topic_id: bytes, name: str) -> int:
+        """Why a partition of a topic that had this id when the request came cannot be read."""
+        if self._node.topic_of(topic_id) is not None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it has no such partition
+        made_anew = name in self._node.node.catalog.topics
+        return KafkaCode.INCONSISTENT_TOPIC_ID if made_anew else KafkaCode.UNKNOWN_TOPIC_ID
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One request while its records are read."""
+
+    context: FetchContext
+    topics: tuple[native.FetchTopic, ...] = ()
+    keys: dict[str, str | bytes] = field(default_factory=dict)
+    """How the client names each topic, by its name."""
+    unknown: list[tuple[Key, PartitionData]] = field(default_factory=list)
+    """The answers for partitions of topics that are not there."""
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _asked(request: FetchRequest, by_id: bool) -> dict[Key, native.FetchPartition]:
+    """Of a partition that is named twice the last counts."""
+    return {
+        (topic.topic_id if by_id else topic.topic, each.partition): native.FetchPartition(
+            each.partition,
+            each.fetch_offset,
+            each.partition_max_bytes,
+            each.current_leader_epoch,
+            each.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for each in topic.partitions
+    }
+
+
+def _forgotten(request: FetchRequest, by_id: bool) -> list[Key]:
+    return [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+
+
+def _in_topics(partitions: Mapping[Key, PartitionData]) -> list[FetchableTopicResponse]:
+    topics: dict[str | bytes, FetchableTopicResponse] = {}
+    for (named, _), data in partitions.items():
+        topic = topics.get(named)
+        if topic is None:
+            if isinstance(named, str):
+                topic = FetchableTopicResponse(named, NO_TOPIC_ID)
+            else:
+                topic = FetchableTopicResponse("", named)
+            topics[named] = topic
+        topic.partitions.append(data)
+    return list(topics.values())
 
 
 class _Room:
@@ -194,7 +288,8 @@ def _fetched_not(request: FetchRequest, version: int, code: ErrorCode, text: str
         responses=[
             FetchableTopicResponse(
                 topic.topic,
-                partitions=[PartitionData(each.partition, code, -1, records=b"") for each in topic.partitions],
+                topic.topic_id,
+                [PartitionData(each.partition, code, -1, records=b"") for each in topic.partitions],
             )
             for topic in request.topics
         ],

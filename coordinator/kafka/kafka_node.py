@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from coordinator.metadata.catalog import Topic
 from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from protocol.messages import Request
+from protocol.messages.cluster import BrokerMetadata
 
 NO_TOPIC_ID: Final = bytes(16)
 
@@ -28,6 +30,7 @@ class KafkaNode:
 
     node: Node
     handlers: Mapping[type[Request], Handler]
+    new_id: Callable[[], str]
 
     def brokers(self, call: Call) -> dict[int, Broker]:
         """The nodes that live and have a port for Kafka's clients, by id, as the client of this call is told of them."""
@@ -40,6 +43,15 @@ class KafkaNode:
             }
         host, port = settings.told_to_kafka(call.connection.local)
         return {settings.node_id: Broker(settings.node_id, host, port, settings.rack or None)}
+
+    def named(self, call: Call, leaders: Iterable[BrokerMetadata]) -> list[Broker]:
+        """Of nodes that an answer names as leaders (KIP-951) those that the client can connect to, and where."""
+        brokers = self.brokers(call)
+        return [brokers[each.node_id] for each in leaders if each.node_id in brokers]
+
+    def topic_of(self, topic_id: bytes) -> Topic | None:
+        """The topic that has an id of 16 bytes, if there is one."""
+        return self.node.catalog.with_id(topic_id.hex())
 
     def controller(self, brokers: Mapping[int, Broker]) -> int:
         """The node that clients are told to ask for changes: all take them, so it is this one where the controller is not

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
@@ -26,8 +26,8 @@ _LIBRARIES: Final = {"google_crc32c": "google-crc32c", "cramjam": "cramjam"}
 """What batches of Kafka's clients need, by the name of the module."""
 
 
-def kafka_port(node: Node, handlers: Mapping[type[Request], Handler]) -> Port[KafkaCall]:
-    """A port that speaks Kafka's protocol, where ``handlers`` decide.
+def kafka_port(node: Node, handlers: Mapping[type[Request], Handler], new_id: Callable[[], str]) -> Port[KafkaCall]:
+    """A port that speaks Kafka's protocol, where ``handlers`` decide; ``new_id`` makes ids that nobody guesses.
 
     Raises ``ConfigurationError`` when libraries are not installed that every batch of a Kafka client needs.
     """
@@ -41,7 +41,7 @@ def kafka_port(node: Node, handlers: Mapping[type[Request], Handler]) -> Port[Ka
         import_module(
             "numpy"
         )  # the records of batches are checked at once where it is loaded, and then in half the time
-    kafka = KafkaNode(node, handlers)
+    kafka = KafkaNode(node, handlers, new_id)
     heartbeats = Heartbeats(kafka)
     served = apis(kafka, heartbeats)
 

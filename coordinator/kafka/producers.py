@@ -6,19 +6,23 @@ same class as that of Cohort's own producers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from coordinator.kafka.batches import BatchAdmission
 from coordinator.kafka.calls import KafkaCall, Translator
+from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.kafka.transactions import told_code
+from coordinator.log_output import get_logger
 from coordinator.server.call import StepsLeft
+from coordinator.server.dispatch import ErrorTexts
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.init_producer_id_response import InitProducerIdResponse
-from protocol.kafka.messages.produce_request import ProduceRequest
+from protocol.kafka.messages.produce_request import ProduceRequest, TopicProduceData
 from protocol.kafka.messages.produce_response import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -29,6 +33,10 @@ from protocol.kafka.messages.produce_response import (
 from protocol.messages import producers as native
 from protocol.messages import records as native_records
 
+log = get_logger()
+
+_BY_ID_SINCE: Final = 13
+"""The version of Produce that names topics by id (KIP-516)."""
 _LEADERS_SINCE: Final = 10
 """The version of Produce whose answer names leaders (KIP-951)."""
 
@@ -48,36 +56,77 @@ class _Produce:
     def handle(self, call: KafkaCall) -> StepsLeft:
         """Answers when the batches are where ``acks`` wants them; with acks=0 there is no answer."""
         request: ProduceRequest = call.message
+        known, unknown = self._found(request, call.version)
         asked = native_records.ProduceRequest(
             request.transactional_id,
             request.acks,
             request.timeout_ms,
             tuple(
                 native_records.TopicProduceData(
-                    topic.name,
+                    name,
                     tuple(
                         native_records.PartitionProduceData(each.index, each.records or b"")
                         for each in topic.partition_data
                     ),
+                    topic_id,
                 )
-                for topic in request.topic_data
+                for topic, name, topic_id in known
             ),
         )
-        return call.ask(self._handle, asked, lambda response: call.reply(self._produced(call, response)))
+        ids = {name: topic.topic_id for topic, name, _ in known}
 
-    def _produced(self, call: KafkaCall, response: native_records.ProduceResponse) -> ProduceResponse:
-        names_leaders = call.version >= _LEADERS_SINCE
-        topics = [
-            TopicProduceResponse(
-                topic.name, partition_responses=[_produced(each, call.version) for each in topic.partition_responses]
-            )
-            for topic in response.responses
+        def told(response: native_records.ProduceResponse) -> None:
+            call.reply(self._produced(call, response, ids, unknown))
+
+        steps = call.ask(self._handle, asked, told)
+        if unknown and request.acks == 0:  # there is no answer that could say so
+            log.warning("produce_without_acks_failed", peer=call.connection.peer, error=_no_such_id(unknown[0]))
+            call.connection.close()
+        return steps
+
+    def _found(
+        self, request: ProduceRequest, version: int
+    ) -> tuple[list[tuple[TopicProduceData, str, str]], list[TopicProduceData]]:
+        """The topics with their names and, since they are named by them, their ids; and those that are not there."""
+        if version < _BY_ID_SINCE:
+            return [(topic, topic.name, "") for topic in request.topic_data], []
+        known, unknown = list[tuple[TopicProduceData, str, str]](), list[TopicProduceData]()
+        for topic in request.topic_data:
+            found = self._node.topic_of(topic.topic_id)
+            if found is None:
+                unknown.append(topic)
+            else:
+                known.append((topic, found.name, found.topic_id))
+        return known, unknown
+
+    def _produced(
+        self,
+        call: KafkaCall,
+        response: native_records.ProduceResponse,
+        ids: Mapping[str, bytes],
+        unknown: Sequence[TopicProduceData],
+    ) -> ProduceResponse:
+        topics = []
+        for topic in response.responses:
+            topic_id = ids[topic.name]
+            partitions = [_produced(each, call.version) for each in topic.partition_responses]
+            if call.version >= _BY_ID_SINCE and self._node.topic_of(topic_id) is None:  # it was deleted meanwhile
+                for each in partitions:
+                    if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        each.error_code = KafkaCode.UNKNOWN_TOPIC_ID
+            topics.append(TopicProduceResponse(topic.name, topic_id, partitions))
+        topics += [
+            _topic_not(topic, KafkaCode.UNKNOWN_TOPIC_ID, text)
+            for topic, text in zip(unknown, map(ErrorTexts(), map(_no_such_id, unknown)), strict=True)
         ]
-        if not (names_leaders and response.node_endpoints):
+        if call.version < _LEADERS_SINCE or not response.node_endpoints:
             return ProduceResponse(topics)
-        brokers = self._node.brokers(call)
-        named = [brokers[each.node_id] for each in response.node_endpoints if each.node_id in brokers]
+        named = self._node.named(call, response.node_endpoints)
         return ProduceResponse(topics, 0, [NodeEndpoint(*broker) for broker in named])
+
+
+def _no_such_id(topic: TopicProduceData) -> str:
+    return f"there is no topic with the id {topic.topic_id.hex()}"
 
 
 def produce(node: KafkaNode) -> Translator:
@@ -102,17 +151,14 @@ def _produced(told: native_records.PartitionProduceResponse, version: int) -> Pa
 
 
 def _produced_not(request: ProduceRequest, version: int, code: ErrorCode, text: str) -> ProduceResponse:
-    return ProduceResponse(
-        [
-            TopicProduceResponse(
-                topic.name,
-                partition_responses=[
-                    PartitionProduceResponse(each.index, told_code(code, 0, version), -1, error_message=text)
-                    for each in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
+    return ProduceResponse([_topic_not(topic, told_code(code, 0, version), text) for topic in request.topic_data])
+
+
+def _topic_not(topic: TopicProduceData, code: int, text: str) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        topic.name,
+        topic.topic_id,
+        [PartitionProduceResponse(each.index, code, -1, error_message=text) for each in topic.partition_data],
     )
 
 

@@ -30,10 +30,11 @@ class PartitionProduceData:
 
 @dataclass(frozen=True, slots=True)
 class TopicProduceData:
-    """Record batches for one topic."""
+    """Record batches for one topic. With a ``topic_id`` they are taken only while the topic of that name has it."""
 
     name: str
     partition_data: tuple[PartitionProduceData, ...]
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

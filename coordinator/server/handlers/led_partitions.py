@@ -37,9 +37,7 @@ class LedPartitions:
         """
         topic = self._catalog.topic(name)
         if topic_id and topic_id != topic.topic_id:
-            raise TopicError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} was deleted and made anew: its id is another"
-            )
+            raise made_anew(name)
         self.check_valid(name, index)
         opened = self.logs.find(topic, index)
         epoch = topic.partitions[index].leader_epoch
@@ -76,3 +74,10 @@ class LedPartitions:
         nodes = self._catalog.nodes
         found = (nodes[leader] for leader in sorted(set(leaders)) if leader in nodes)
         return tuple(BrokerMetadata(node.node_id, node.host, node.port, node.rack or None) for node in found)
+
+
+def made_anew(name: str) -> TopicError:
+    """The refusal of a request that means the topic by its id."""
+    return TopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} was deleted and made anew: its id is another"
+    )

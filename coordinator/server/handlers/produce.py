@@ -39,7 +39,7 @@ from coordinator.runtime.admission import Admission, TransactionalWrite, Transac
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.call import Call, Handler, Steps
 from coordinator.server.dispatch import STEP, ErrorTexts
-from coordinator.server.handlers.led_partitions import LedPartitions
+from coordinator.server.handlers.led_partitions import LedPartitions, made_anew
 from coordinator.server.handlers.produced_batches import (
     ALLOWED,
     ALLOWED_IN_TRANSACTIONS,
@@ -55,6 +55,7 @@ from protocol.messages.records import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from protocol.record_batch import Attributes, read_header
@@ -127,7 +128,7 @@ class ProduceHandler:
                 done += 1 + len(data.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
                 try:
-                    yield from self._append(topic.name, data, request.acks, inflation, slot, admitted)
+                    yield from self._append(topic, data, request.acks, inflation, slot, admitted)
                 except TopicError as error:
                     texts = texts or ErrorTexts()
                     slot(self._refusal(topic.name, data.index, error.code, texts(str(error))))
@@ -144,7 +145,7 @@ class ProduceHandler:
 
     def _append(
         self,
-        name: str,
+        asked: TopicProduceData,
         data: PartitionProduceData,
         acks: int,
         inflation: Inflation,
@@ -153,8 +154,8 @@ class ProduceHandler:
     ) -> Steps:
         if acks not in _ACKS:
             raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
-        index = data.index
-        topic, opened = self._writable(name, index, acks)
+        name, index, topic_id = asked.name, data.index, asked.topic_id
+        topic, opened = self._writable(name, index, acks, topic_id)
         if admitted is None:
             batches = yield from self._check(name, opened.config, data.records, inflation, _in_thread, ALLOWED)
         else:
@@ -163,7 +164,7 @@ class ProduceHandler:
                 name, opened.config, data.records, inflation, _in_thread, ALLOWED_IN_TRANSACTIONS
             )
         if self._catalog.topics.get(name) is not topic:  # changed or deleted while a thread checked a batch
-            topic, opened = self._writable(name, index, acks)
+            topic, opened = self._writable(name, index, acks, topic_id)
         if admitted is None:
             self._write(topic, index, opened, acks, batches, slot)
         else:
@@ -216,11 +217,7 @@ class ProduceHandler:
         transaction = header.producer_id, header.producer_epoch
         try:
             if self._catalog.topics.get(topic.name) is not topic:
-                topic_id = topic.topic_id
-                topic, opened = self._writable(topic.name, index, _ALL)
-                if topic.topic_id != topic_id:
-                    text = f"topic {topic.name!r} was deleted and made anew while the request waited"
-                    raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+                topic, opened = self._writable(topic.name, index, _ALL, topic.topic_id)
             self._write(topic, index, opened, _ALL, batches, slot)
             self._commits.appended(transaction, topic.name, index)
         except TopicError as error:
@@ -231,9 +228,12 @@ class ProduceHandler:
             text = "the daemon failed unexpectedly; its log has the cause"
             slot(PartitionProduceResponse(index, ErrorCode.UNKNOWN_SERVER_ERROR, error_message=texts(text)))
 
-    def _writable(self, name: str, index: int, acks: int) -> tuple[Topic, PartitionLog]:
-        """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now."""
+    def _writable(self, name: str, index: int, acks: int, topic_id: str) -> tuple[Topic, PartitionLog]:
+        """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now, or another topic than
+        that with ``topic_id``, if it is given, has the name."""
         topic = self._catalog.topics.get(name) or self._catalog.topic(name)
+        if topic_id and topic_id != topic.topic_id:
+            raise made_anew(name)
         if name in INTERNAL_TOPICS:
             raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and takes no records")
         self._led.check_valid(name, index)

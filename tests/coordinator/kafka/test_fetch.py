@@ -1,50 +1,189 @@
-"""Fetch over the Kafka port, as readers ask that know of fetch sessions."""
+"""Fetch over the Kafka port: sessions, and topics by their ids."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from coordinator.embedded import Coordinator
 from coordinator.kafka.codes import KafkaCode
+from protocol.errors import ErrorCode
 from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
-from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from protocol.kafka.messages.fetch_response import FetchResponse
+from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.coordinator.kafka.wire import KafkaWire, connected
+from tests.protocol.kafka.written import Record, written
 
 NO_SESSION = 0
 BEGINS, IN_NONE = 0, -1
+SESSION_VERSIONS = range(7, 19)
+BY_ID = 13
+NOBODYS = b"?" * 16
 
 
 @pytest.fixture
-async def wire() -> AsyncIterator[KafkaWire]:
-    async with (
-        Coordinator(kafka_port=-1, flush="os", node_id=1) as running,
-        connected(running.kafka_address) as connection,
-    ):
-        await connection.ask(CreateTopicsRequest([CreatableTopic("t", 1, 1)], 10_000), 7)
+async def coordinator() -> AsyncIterator[Coordinator]:
+    async with Coordinator(kafka_port=-1, flush="os", node_id=1) as running:
+        yield running
+
+
+@pytest.fixture
+async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
+    async with connected(coordinator.kafka_address) as connection:
         yield connection
 
 
-def fetching(session_id: int, session_epoch: int, topics: list[FetchTopic]) -> FetchRequest:
+async def made(wire: KafkaWire, name: str = "t", partitions: int = 3) -> bytes:
+    """The id of a new topic."""
+    (topic,) = (await wire.ask(CreateTopicsRequest([CreatableTopic(name, partitions, 1)], 10_000), 7)).topics
+    assert topic.error_code == 0
+    assert any(topic.topic_id)
+    topic_id: bytes = topic.topic_id
+    return topic_id
+
+
+@pytest.fixture
+async def topic_id(wire: KafkaWire) -> bytes:
+    return await made(wire)
+
+
+async def append(wire: KafkaWire, index: int, value: bytes = b"v") -> None:
+    batch = PartitionProduceData(index, written([Record(None, value)]))
+    told = await wire.ask(ProduceRequest(None, -1, 9_000, [TopicProduceData("t", partition_data=[batch])]), 9)
+    assert told.responses[0].partition_responses[0].error_code == 0
+
+
+def reading(topic_id: bytes, offsets: dict[int, int]) -> list[FetchTopic]:
+    """Named in the way of any version."""
+    partitions = [
+        FetchPartition(index, fetch_offset=offset, partition_max_bytes=1_000_000) for index, offset in offsets.items()
+    ]
+    return [FetchTopic("t", topic_id, partitions)]
+
+
+def fetching(
+    session_id: int,
+    session_epoch: int,
+    topics: list[FetchTopic],
+    forgotten: list[ForgottenTopic] | None = None,
+    max_wait_ms: int = 0,
+) -> FetchRequest:
     return FetchRequest(
-        max_wait_ms=0, max_bytes=1_000_000, session_id=session_id, session_epoch=session_epoch, topics=topics
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=1_000_000,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+        forgotten_topics_data=forgotten or [],
     )
 
 
-@pytest.mark.parametrize("version", range(7, 13))
-async def test_a_request_that_names_all_partitions_needs_no_session(wire: KafkaWire, version: int) -> None:
+def indexes(told: FetchResponse) -> list[int]:
+    return [each.partition_index for topic in told.responses for each in topic.partitions]
+
+
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
+async def test_a_request_that_names_all_partitions_needs_no_session(
+    wire: KafkaWire, topic_id: bytes, version: int
+) -> None:
     """KIP-227: the epochs 0 and -1 are of full requests; a session's id beside them is of one that is given up."""
-    topics = [FetchTopic("t", partitions=[FetchPartition(0, partition_max_bytes=1_000_000)])]
     for session_id in (NO_SESSION, -1, 77):
         for epoch in (BEGINS, IN_NONE):
-            told = await wire.ask(fetching(session_id, epoch, topics), version)
-            assert (told.error_code, told.session_id) == (0, NO_SESSION)
-            assert [(topic.topic, topic.partitions[0].error_code) for topic in told.responses] == [("t", 0)]
+            told = await wire.ask(fetching(session_id, epoch, reading(topic_id, {0: 0})), version)
+            assert told.error_code == 0
+            assert (told.session_id == NO_SESSION) == (epoch == IN_NONE)
+            (topic,) = told.responses
+            assert (topic.topic, topic.topic_id) == (("t", bytes(16)) if version < BY_ID else ("", topic_id))
+            assert topic.partitions[0].error_code == 0
 
 
-@pytest.mark.parametrize("version", range(7, 13))
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
 async def test_a_session_that_is_not_there_cannot_go_on(wire: KafkaWire, version: int) -> None:
     for session_id in (NO_SESSION, 77):
         told = await wire.ask(fetching(session_id, 1, []), version)
         assert (told.error_code, told.responses) == (KafkaCode.FETCH_SESSION_ID_NOT_FOUND, [])
+
+
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
+async def test_a_session_says_what_is_new(wire: KafkaWire, topic_id: bytes, version: int) -> None:
+    begun = await wire.ask(fetching(NO_SESSION, BEGINS, reading(topic_id, {0: 0, 1: 0})), version)
+    assert indexes(begun) == [0, 1]
+    session = begun.session_id
+    assert session > 0
+    nothing = await wire.ask(fetching(session, 1, []), version)
+    assert (nothing.error_code, nothing.session_id, nothing.responses) == (0, session, [])
+    await append(wire, 1)
+    news = await wire.ask(fetching(session, 2, []), version)
+    assert indexes(news) == [1]
+    assert news.responses[0].partitions[0].records
+    added = await wire.ask(fetching(session, 3, reading(topic_id, {1: 1, 2: 0})), version)
+    assert indexes(added) == [2]
+    beyond = await wire.ask(fetching(session, 4, reading(topic_id, {0: 99})), version)
+    assert [each.error_code for each in beyond.responses[0].partitions] == [ErrorCode.OFFSET_OUT_OF_RANGE]
+    forgotten = [ForgottenTopic("t", topic_id, [0, 2])]
+    assert (await wire.ask(fetching(session, 5, [], forgotten), version)).responses == []
+    assert (await wire.ask(fetching(session, 5, []), version)).error_code == KafkaCode.INVALID_FETCH_SESSION_EPOCH
+    other = 12 if version >= BY_ID else 17
+    wrong = await wire.ask(fetching(session, 6, []), other)
+    assert wrong.error_code == KafkaCode.FETCH_SESSION_TOPIC_ID_ERROR
+    over = await wire.ask(fetching(session, 6, [], [ForgottenTopic("t", topic_id, [1])]), version)
+    assert (over.error_code, over.session_id) == (0, NO_SESSION)
+    assert (await wire.ask(fetching(session, 7, []), version)).error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_session_is_waited_in_as_a_full_request_is(coordinator: Coordinator, topic_id: bytes) -> None:
+    async with connected(coordinator.kafka_address) as reader, connected(coordinator.kafka_address) as writer:
+        begun = await reader.ask(fetching(NO_SESSION, BEGINS, reading(topic_id, {0: 0, 1: 0})), 17)
+        waiting = asyncio.create_task(reader.ask(fetching(begun.session_id, 1, [], max_wait_ms=20_000), 17))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await append(writer, 1)
+        assert indexes(await waiting) == [1]
+
+
+async def test_a_session_goes_on_over_another_connection(coordinator: Coordinator) -> None:
+    async with connected(coordinator.kafka_address) as first:
+        topic_id = await made(first)
+        begun = await first.ask(fetching(NO_SESSION, BEGINS, reading(topic_id, {0: 0})), 17)
+    async with connected(coordinator.kafka_address) as second:
+        assert (await second.ask(fetching(begun.session_id, 1, []), 17)).error_code == 0
+
+
+@pytest.mark.parametrize("version", range(BY_ID, 19))
+async def test_an_id_that_no_topic_has_is_told_at_once(wire: KafkaWire, topic_id: bytes, version: int) -> None:
+    topics = [*reading(topic_id, {0: 0}), *reading(NOBODYS, {0: 0, 5: 0}), *reading(bytes(16), {0: 0})]
+    for epoch in (BEGINS, IN_NONE):
+        told = await wire.ask(fetching(NO_SESSION, epoch, topics, max_wait_ms=60_000), version)
+        codes = {topic.topic_id: [each.error_code for each in topic.partitions] for topic in told.responses}
+        unknown = KafkaCode.UNKNOWN_TOPIC_ID
+        assert codes == {topic_id: [0], NOBODYS: [unknown, unknown], bytes(16): [unknown]}
+    missing = await wire.ask(fetching(NO_SESSION, IN_NONE, reading(topic_id, {7: 0})), version)
+    assert missing.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_topic_that_is_deleted_is_not_read_under_its_id(
+    coordinator: Coordinator, wire: KafkaWire, topic_id: bytes, again: bool
+) -> None:
+    """Neither by who waits for it nor by who asks later, though another topic may have the name."""
+    await append(wire, 0)
+    async with connected(coordinator.kafka_address) as reader:
+        begun = await reader.ask(fetching(NO_SESSION, BEGINS, reading(topic_id, {0: 1})), 17)
+        waiting = asyncio.create_task(reader.ask(fetching(begun.session_id, 1, [], max_wait_ms=3_000), 17))
+        await asyncio.sleep(0.05)
+        await wire.ask(DeleteTopicsRequest([DeleteTopicState(None, topic_id)], timeout_ms=9_000), 6)
+        if again:
+            assert await made(wire) != topic_id
+            for _ in range(2):
+                await append(wire, 0)
+        told = await waiting
+        (partition,) = told.responses[0].partitions
+        assert partition.error_code in (KafkaCode.INCONSISTENT_TOPIC_ID, KafkaCode.UNKNOWN_TOPIC_ID)
+        assert not partition.records
+        later = await reader.ask(fetching(begun.session_id, 2, []), 17)
+        assert later.responses[0].partitions[0].error_code == KafkaCode.UNKNOWN_TOPIC_ID

@@ -59,7 +59,7 @@ async def test_api_versions_tells_what_is_served_in_every_version(wire: KafkaWir
         assert told.error_code == ErrorCode.NONE
         ranges = {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
         assert ranges[18] == (0, 4)
-        assert ranges[3] == (0, 12)
+        assert ranges[3] == (0, 13)
         assert all(key in APIS for key in ranges)
 
 
@@ -198,7 +198,7 @@ async def test_produce_without_acks_has_no_answer_and_closes_the_connection_when
 
 async def test_metadata_is_told_in_every_version(wire: KafkaWire) -> None:
     named = [MetadataRequestTopic(name="t"), MetadataRequestTopic(name="a b"), MetadataRequestTopic(name="t")]
-    for version in range(13):
+    for version in range(14):
         told: MetadataResponse = await wire.ask(MetadataRequest(named), version)
         assert [(topic.name, topic.error_code) for topic in told.topics] == [
             ("t", ErrorCode.NONE),
