@@ -293,7 +293,9 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
     await store.transaction([], [Put(f"partitions/t/{0:07}", {**partition, "isr": [0, 1]})])
     found: list[PartitionProduceResponse] = []
     for acks in (-1, 1):
-        for _ in handler._append("t", PartitionProduceData(0, GOOD), acks, Inflation(), found.append, None):
+        for _ in handler._append(
+            TopicProduceData("t", ()), PartitionProduceData(0, GOOD), acks, Inflation(), found.append, None
+        ):
             raise AssertionError("a small batch needs one step")
     catalog.topics = {"t": replace(catalog.topic("t"), partitions=(PartitionState(0, 0, (0, 1), (0,)),))}
     await partitions.flush()

@@ -28,6 +28,7 @@ from protocol.messages.records import (
     ListOffsetsPartition,
     PartitionProduceData,
     PartitionProduceResponse,
+    TopicProduceData,
 )
 from protocol.record_batch import encode_batch
 from tests.coordinator.log.logs import append_value
@@ -64,7 +65,7 @@ class Served:
         answer: asyncio.Future[PartitionProduceResponse] = asyncio.get_running_loop().create_future()
         try:
             for _ in self._produce._append(
-                TOPIC, PartitionProduceData(0, BATCH), acks, Inflation(), answer.set_result, None
+                TopicProduceData(TOPIC, ()), PartitionProduceData(0, BATCH), acks, Inflation(), answer.set_result, None
             ):
                 raise AssertionError("it is checked at once")
         except TopicError as error:
