@@ -13,6 +13,7 @@ import tomllib
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -455,6 +456,7 @@ def parser() -> argparse.ArgumentParser:
         description="Cohort's coordinator daemon: consumer groups, offsets and partition logs.",
         epilog="Every option is also a TOML key (segment_bytes = 1048576) and a variable (COHORT_SEGMENT_BYTES).",
     )
+    command.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     command.add_argument("--config", metavar="FILE.toml", help="read settings from this file")
     for name, spec in _FIELDS.items():
         choices = typing.get_args(_HINTS[name]) or None
@@ -467,6 +469,14 @@ def parser() -> argparse.ArgumentParser:
             help=f"{spec.metadata['doc']} (default {default})",
         )
     return command
+
+
+class _Version(argparse.Action):
+    """The version is looked up when it is asked for: reading an installation's metadata takes a moment."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> typing.NoReturn:
+        print(f"cohortd {version('aiocohort')}")
+        parser.exit()
 
 
 def _unknown_option(argument: str) -> str:

@@ -9,13 +9,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from importlib.metadata import version
+from typing import Any, Final, NoReturn
 
-from client.cli import bench, cluster, consume, demo, groups, produce, topics, transactions
+from client.cli import bench, cluster, completion, consume, demo, groups, produce, topics, transactions
 from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
 from client.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, add_global_options, bootstrap
 from client.cli.output import Output
+from client.cli.profiles import PROFILE_VARIABLE, chosen_profile, profiles_file
 from client.cli.session import configure_logging, run
 from client.errors import CohortError
 
@@ -39,8 +41,9 @@ def build_parser() -> CommandParser:
         epilog=_EXAMPLES,
     )
     add_global_options(parser)
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (topics, groups, transactions, cluster, produce, consume, demo, bench):
+    for module in (topics, groups, transactions, cluster, produce, consume, demo, bench, completion):
         module.add_commands(subparsers)
     return parser
 
@@ -51,10 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises ``SystemExit`` with status 2 for wrong usage and 0 for ``--help``, as argparse does.
     """
     parser = build_parser()
+    completion.complete(parser)
     options = parser.parse_command(arguments)
-    _complete(parser, options)
     configure_logging()
     try:
+        _complete(parser, options)
         status = run(options.handler(options, Output(as_json=options.json)))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -66,14 +70,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Version(argparse.Action):
+    """The version is looked up when it is asked for: reading an installation's metadata takes a moment."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"cohort {version('aiocohort')}")
+        parser.exit()
+
+
 def _complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    options.json = getattr(options, "json", False)
-    if not hasattr(options, "bootstrap"):
-        given: Any = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-        try:
-            options.bootstrap = bootstrap(given)
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"{BOOTSTRAP_VARIABLE}: {error}")
+    """Fills in what was not given: what is nearest to this call wins.
+
+    The command line, a profile that it names, the variable for the daemon, a profile of the environment or of the file.
+    """
+    named = getattr(options, "profile", None)
+    profile = chosen_profile(named or os.environ.get(PROFILE_VARIABLE) or None, profiles_file(os.environ))
+    options.json = getattr(options, "json", bool(profile.json))
+    if hasattr(options, "bootstrap"):
+        return
+    variable = os.environ.get(BOOTSTRAP_VARIABLE)
+    if profile.bootstrap is not None and (named or not variable):
+        options.bootstrap = profile.bootstrap
+        return
+    given: Any = variable or DEFAULT_BOOTSTRAP
+    try:
+        options.bootstrap = bootstrap(given)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"{BOOTSTRAP_VARIABLE}: {error}")
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any, Final
 
+from client.cli.profiles import PROFILE_VARIABLE
 from client.transport.metadata import DEFAULT_PORT, parse_bootstrap_servers
 
 DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
@@ -17,7 +18,7 @@ Subparsers = argparse._SubParsersAction  # argparse has no public name for what 
 
 
 def add_global_options(parser: argparse.ArgumentParser) -> None:
-    """Adds ``-b`` and ``--json``, which may stand before or after the command.
+    """Adds ``-b``, ``--profile`` and ``--json``, which may stand before or after the command.
 
     They leave no default in the namespace: the innermost parser would overwrite what an outer one has read.
     """
@@ -27,7 +28,13 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST[:PORT]",
         type=bootstrap,
         default=argparse.SUPPRESS,
-        help=f"the daemon to talk to (default: ${BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
+        help=f"the daemon to talk to (default: the profile's, ${BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        default=argparse.SUPPRESS,
+        help=f"a profile of ~/.config/cohort/config.toml (default: ${PROFILE_VARIABLE}, or what that file chooses)",
     )
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of tables for people"
