@@ -17,6 +17,7 @@ from coordinator.kafka import (
     logs,
     offsets,
     producers,
+    topic_descriptions,
     topics,
     transaction_admin,
     transactions,
@@ -63,6 +64,7 @@ def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
         Api(61, 0, 0, transaction_admin.describe_producers(node)),
         Api(65, 0, 0, transaction_admin.describe_transactions(node)),
         Api(66, 0, 1, transaction_admin.list_transactions(node)),
+        Api(75, 0, 0, topic_descriptions.describe_topic_partitions(node)),
     )
     served.update({api.key: api for api in table})
     return served

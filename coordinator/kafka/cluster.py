@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 from coordinator.kafka.calls import Api, KafkaCall, KafkaRequest, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode, packed_topic_id
+from coordinator.kafka.topic_descriptions import PARTITIONS_PER_STEP, described_partitions, is_topic_name
 from coordinator.log_output import get_logger
-from coordinator.metadata.catalog import Topic, TopicError, check_topic_name
-from coordinator.metadata.partitions import NO_LEADER
+from coordinator.metadata.catalog import Topic
 from coordinator.server.dispatch import STEP
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
@@ -29,7 +29,6 @@ from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRe
 from protocol.kafka.messages.metadata_response import (
     MetadataResponse,
     MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from protocol.messages import cluster as native
@@ -50,7 +49,6 @@ _CLIPPED: Final = 60
 _TRANSACTION_VERSION: Final = ("transaction.version", 2)
 """Transactions have an epoch each, and leaders make partitions part of them: the second part of KIP-890."""
 _AUTO_CREATION_MS: Final = 15_000
-_PARTITIONS_PER_STEP: Final = 16 * STEP
 
 
 def api_versions(served: Mapping[int, Api]) -> Translator:
@@ -94,8 +92,7 @@ class _Metadata:
     def handle(self, call: KafkaCall) -> Iterator[None] | None:
         """Answers once topics are made that are not there and may be."""
         request: MetadataRequest = call.message
-        if not self._node.node.membership.valid():
-            call.connection.close_with("this node has lost the metadata store: its clients are to ask another node")
+        if self._node.closes_stranded(call):
             return None
         wanted = request.topics
         if wanted is None or (call.version == 0 and not wanted):
@@ -121,7 +118,7 @@ class _Metadata:
         return [
             topic.name
             for topic in {each.name: each for each in wanted}.values()
-            if topic.name is not None and topic.name not in known and _is_name(topic.name)
+            if topic.name is not None and topic.name not in known and is_topic_name(topic.name)
         ]
 
     def _created(
@@ -146,7 +143,7 @@ class _Metadata:
             else:
                 answered.append(topic)
                 done += STEP
-            if done >= _PARTITIONS_PER_STEP:
+            if done >= PARTITIONS_PER_STEP:
                 done = 0
                 yield
         call.reply(
@@ -180,7 +177,7 @@ class _Metadata:
                 yield known[name]
             else:
                 code = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                yield MetadataResponseTopic(code if _is_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+                yield MetadataResponseTopic(code if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION, name)
 
 
 def metadata(node: KafkaNode) -> Translator:
@@ -189,32 +186,13 @@ def metadata(node: KafkaNode) -> Translator:
     return Translator(MetadataRequest, translator.handle, translator.refusal)
 
 
-def _is_name(name: str) -> bool:
-    try:
-        check_topic_name(name)
-    except TopicError:
-        return False
-    return True
-
-
-def _described(topic: Topic, brokers: Iterable[int]) -> MetadataResponseTopic:
-    reached = frozenset(brokers)
-    partitions = []
-    for index, state in enumerate(topic.partitions):
-        leads = state.leader != NO_LEADER and state.leader in reached
-        partitions.append(
-            MetadataResponsePartition(
-                ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
-                index,
-                state.leader if leads else NO_LEADER,
-                state.leader_epoch,
-                list(state.replicas),
-                list(state.isr),
-                [replica for replica in state.replicas if replica not in reached],
-            )
-        )
+def _described(topic: Topic, reached: Collection[int]) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        ErrorCode.NONE, topic.name, packed_topic_id(topic.topic_id), topic.internal, partitions
+        ErrorCode.NONE,
+        topic.name,
+        packed_topic_id(topic.topic_id),
+        topic.internal,
+        described_partitions(topic, reached),
     )
 
 

@@ -44,6 +44,13 @@ class KafkaNode:
         host, port = settings.told_to_kafka(call.connection.local)
         return {settings.node_id: Broker(settings.node_id, host, port, settings.rack or None)}
 
+    def closes_stranded(self, call: Call) -> bool:
+        """Closes the connection of a client that asks who leads what while this node cannot know; returns whether it did."""
+        if self.node.membership.valid():
+            return False
+        call.connection.close_with("this node has lost the metadata store: its clients are to ask another node")
+        return True
+
     def named(self, call: Call, leaders: Iterable[BrokerMetadata]) -> list[Broker]:
         """Of nodes that an answer names as leaders (KIP-951) those that the client can connect to, and where."""
         brokers = self.brokers(call)
