@@ -135,10 +135,11 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     except (MetadataUnavailableError, UnreadableKeyError, RegistrationRefusedError, ExtraMissingError) as error:
         print(f"cohortd: cannot join the cluster of {settings.metadata}: {error}", file=sys.stderr)
         return 1
-    host, port = daemon.address
-    print(f"listening on {host}:{port}", file=sys.stderr)
     if daemon.kafka_address is not None:
         print("listening for Kafka's clients on {}:{}".format(*daemon.kafka_address), file=sys.stderr)
+    print(
+        "listening on {}:{}".format(*daemon.address), file=sys.stderr
+    )  # the last line: what starts a daemon waits for it
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
     garbage.append(asyncio.create_task(_collect_now_and_then(daemon, collector)))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ from client.bench import (
     heartbeats,
     hostile,
     join,
+    kafka,
     kafka_codec,
     large_group,
     load,
@@ -71,6 +72,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         "Spark's own Kafka connector beside Cohort's: rows a second, a micro-batch, and what a killed driver leaves behind",
         spark_kafka.run,
         spark_kafka.as_table,
+    ),
+    "kafka": Benchmark(
+        "Kafka's clients beside Cohort's own: the daemon's time a record, a heartbeat, a commit",
+        kafka.run,
     ),
     "kafka_codec": Benchmark(
         "messages a second of Kafka's wire protocol, decoded or encoded, beside Cohort's own", kafka_codec.run

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections import deque
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -19,18 +20,23 @@ from client.cli.failure import CommandError
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 15.0
 _KEPT_LINES: Final = 20
+_CPUCLOCK_SCHED: Final = 2
+"""Linux numbers the clock of a process's time, in nanoseconds, by its id and this: clock_getcpuclockid(3)."""
 _LISTENING: Final = re.compile(r"^listening on (\S+:\d+)$")
+_LISTENING_FOR_KAFKA: Final = re.compile(r"^listening for Kafka's clients on (\S+:\d+)$")
 
 
 class ServerProcess:
     """A child process that prints ``listening on HOST:PORT`` to stderr when it serves.
 
     Use as an async context manager: at the end it is stopped, by force if it has to be. ``name`` is for people,
-    ``arguments`` are what this Python is started with.
+    ``arguments`` are what this Python is started with. ``kafka_address`` is where a daemon listens for Kafka's clients, ""
+    when it does not.
     """
 
     def __init__(self, name: str, *arguments: str) -> None:
         self.address = ""
+        self.kafka_address = ""
         self._name = name
         self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
@@ -52,9 +58,8 @@ class ServerProcess:
         raise CommandError(f"/proc/{self.pid}/status does not tell {which}")
 
     def cpu_s(self) -> float:
-        """The processor time of all its threads so far, in seconds, as Linux tells it."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The processor time of all its threads so far, in seconds."""
+        return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)
 
     async def start(self) -> None:
         """Starts the process and waits until it serves. Raises ``CommandError`` with its last lines when it does not."""
@@ -116,6 +121,8 @@ class ServerProcess:
         async for line in process.stderr:
             text = line.decode(errors="replace").rstrip()
             match = _LISTENING.match(text)
+            if for_kafka := _LISTENING_FOR_KAFKA.match(text):
+                self.kafka_address = for_kafka[1]
             if match and not self._listening.done():
                 self._listening.set_result(match[1])
             elif not match:

@@ -61,6 +61,10 @@ METRICS = {
               "write_100_rows_per_s", "python_micro_batch_p50_ms",
               "exactly_once_micro_batch_p50_ms", "two_workers_read_100_rows_per_s"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
+    "kafka": {*(f"produce_{how}_us" for how in ("confluent", "aiokafka", "requests")),
+              *("fetch_confluent_us", "fetch_requests_us", "fetch_columns_confluent_us"),
+              *("native_fetch_of_kafka_us", "native_fetch_of_kafka_client_us", "heartbeat_us", "offset_commit_us"),
+              *("member_joins_s", "member_leaves_s")},
     "kafka_codec": {*(f"decode_{api}_per_s" for api in ("Produce", "Fetch", "JoinGroup", "OffsetCommit", "Heartbeat")),
                     *(f"encode_{api}_per_s" for api in ("Fetch", "Metadata"))},
     "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS
