@@ -31,6 +31,7 @@ from coordinator.server.handlers.produced_batches import (
     Checking,
     Inflation,
     InThread,
+    RefusedRecordsError,
     check_producer,
 )
 from protocol.errors import ErrorCode
@@ -140,7 +141,7 @@ def admitted(
         del content
         return [(yield from _done(partial(_around, records, header, times), in_thread if large else None))]
     except KafkaBatchError as error:
-        raise TopicError(error.code, f"topic {topic!r}: {error}") from error
+        raise RefusedRecordsError(error.code, f"topic {topic!r}: {error}", error.records) from error
     except KafkaLibraryError as error:
         raise TopicError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"topic {topic!r}: {error}") from error
 

@@ -24,6 +24,7 @@ from protocol.kafka.messages.init_producer_id_request import InitProducerIdReque
 from protocol.kafka.messages.init_producer_id_response import InitProducerIdResponse
 from protocol.kafka.messages.produce_request import ProduceRequest, TopicProduceData
 from protocol.kafka.messages.produce_response import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceResponse,
@@ -144,7 +145,7 @@ def _produced(told: native_records.PartitionProduceResponse, version: int) -> Pa
         told.base_offset,
         told.log_append_time_ms,
         told.log_start_offset,
-        [],
+        [BatchIndexAndErrorMessage(place) for place in told.record_errors],  # what is wrong says error_message
         told.error_message or None,
         leader,
     )

@@ -26,6 +26,7 @@ What a batch is refused with is a ``KafkaBatchError``, which has the code that K
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntFlag
 from typing import Final, NamedTuple
 
@@ -66,11 +67,16 @@ _COMPRESSION_MASK: Final = int(KafkaAttributes.COMPRESSION_MASK)
 
 
 class KafkaBatchError(ProtocolError):
-    """A batch that is refused, or does not decode; ``code`` says to Kafka's clients why."""
+    """A batch that is refused, or does not decode; ``code`` says to Kafka's clients why.
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    ``records`` are the places in the batch of the records for which it is refused, or of some of them, where it is single
+    ones (KIP-467).
+    """
+
+    def __init__(self, code: ErrorCode, message: str, records: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.records = tuple(records)
 
 
 class KafkaLibraryError(ModuleNotFoundError):

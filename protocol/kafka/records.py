@@ -61,6 +61,8 @@ _LEAST_RECORD_BYTES: Final = 7
 """Of a record without key, value and headers: each field takes a byte."""
 _LEAST_CONTENT_BYTES: Final = 6
 """The same behind its length."""
+_RECORDS_TOLD: Final = 100
+"""Of the records of a batch that lack a key, so many are named."""
 
 
 def _invalid(message: str) -> KafkaBatchError:
@@ -76,11 +78,14 @@ def _too_few_bytes(count: int, left: int) -> KafkaBatchError:
 
 
 def _out_of_order(expected: int, found: int) -> KafkaBatchError:
-    return _invalid(f"record {expected} of the batch has the offset delta {found}: they count from 0")
+    text = f"record {expected} of the batch has the offset delta {found}: they count from 0"
+    return KafkaBatchError(ErrorCode.INVALID_RECORD, text, [expected])
 
 
-def _without_key(index: int) -> KafkaBatchError:
-    return _invalid(f"record {index} of the batch has no key")
+def _without_key(indexes: Sequence[int]) -> KafkaBatchError:
+    more = f", and {len(indexes) - 1} more" if len(indexes) > 1 else ""
+    text = f"record {indexes[0]} of the batch has no key{more}"
+    return KafkaBatchError(ErrorCode.INVALID_RECORD, text, indexes[:_RECORDS_TOLD])
 
 
 def _loaded_numpy() -> Any:
@@ -107,7 +112,7 @@ def check_records(
     That a batch ends behind its last record is for the caller to see; it may check a large one in parts. ``span_ms`` is what
     lies between its earliest and its latest record, if that is known: for a short one there is a quicker way. Raises
     ``KafkaBatchError`` (INVALID_RECORD) when a record leaves the bytes there are, its offset does not follow the one before,
-    or, if ``keyed``, it has no key.
+    or, if ``keyed``, some have no key: these are named.
     """
     if not keyed and span_ms is not None and 0 <= span_ms < _OF_ONE_BYTE and first + count <= _OF_TWO_BYTES:
         checked = check_heads(records, position, first, count)
@@ -149,6 +154,7 @@ def check_each(records: bytes, position: int, first: int, count: int, keyed: boo
     """As ``check_records``, a record at a time."""
     least: int | None = None
     largest, size = 0, len(records)
+    keyless: list[int] = []
     try:
         for expected in range(first, first + count):
             length, place = records[position], position + 1
@@ -176,7 +182,7 @@ def check_each(records: bytes, position: int, first: int, count: int, keyed: boo
             if offset != expected + expected:
                 raise _out_of_order(expected, offset >> 1)
             if keyed and records[place] & 1 and varint(records, place)[0] < 0:
-                raise _without_key(expected)
+                keyless.append(expected)
             if least is None:
                 least = largest = delta
             elif delta > largest:
@@ -186,6 +192,8 @@ def check_each(records: bytes, position: int, first: int, count: int, keyed: boo
             position = end
     except IndexError as error:
         raise _too_few_bytes(count, size - position) from error
+    if keyless:
+        raise _without_key(keyless)
     return Checked(position, least or 0, largest)
 
 
@@ -202,7 +210,7 @@ def check_together(numpy: Any, records: bytes, position: int, first: int, count:
     if keyed:
         missing = numpy.flatnonzero(fields.numbers(VARINT_BYTES) < 0)
         if len(missing):
-            raise _without_key(first + int(missing[0]))
+            raise _without_key([first + int(index) for index in missing])
     return Checked(ends[-1], int(deltas.min()), int(deltas.max()))
 
 

@@ -43,7 +43,8 @@ class PartitionProduceResponse:
 
     ``batch_offsets`` has the base offset of each batch when they do not follow one another: then some of them were in the
     log already. With NOT_LEADER_OR_FOLLOWER ``current_leader_id`` and ``current_leader_epoch`` name the leader that the
-    node knows (KIP-951), -1 when it knows none.
+    node knows (KIP-951), -1 when it knows none. ``record_errors`` are the places in
+    their batch of the records for which it was refused, or of some of them, where it was single ones (KIP-467).
     """
 
     index: Int32
@@ -55,6 +56,7 @@ class PartitionProduceResponse:
     batch_offsets: tuple[Int64, ...] = ()
     current_leader_id: Int32 = -1
     current_leader_epoch: Int32 = -1
+    record_errors: tuple[Int32, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final, cast
@@ -46,6 +47,7 @@ from coordinator.server.handlers.produced_batches import (
     Batches,
     Check,
     Inflation,
+    RefusedRecordsError,
     checked_batches,
 )
 from coordinator.server.node import Node
@@ -131,7 +133,10 @@ class ProduceHandler:
                     yield from self._append(topic, data, request.acks, inflation, slot, admitted)
                 except TopicError as error:
                     texts = texts or ErrorTexts()
-                    slot(self._refusal(topic.name, data.index, error.code, texts(str(error))))
+                    refusal = self._refusal(topic.name, data.index, error.code, texts(str(error)))
+                    if isinstance(error, RefusedRecordsError):
+                        refusal = replace(refusal, record_errors=error.records)
+                    slot(refusal)
                     if admitted is not None:
                         admitted.refused(data.records)
                 except BaseException:

@@ -58,6 +58,14 @@ Check = Callable[[str, LogConfig, bytes, "Inflation", InThread, int], Checking]
 """Makes batches of the records of a partition; see ``checked_batches``."""
 
 
+class RefusedRecordsError(TopicError):
+    """A batch that is refused; ``records`` are the places in it of those for which it is, where it is single ones."""
+
+    def __init__(self, code: ErrorCode, message: str, records: tuple[int, ...]) -> None:
+        super().__init__(code, message)
+        self.records = records
+
+
 class Inflation:
     """What may still be inflated for one request, in bytes, over all its partitions."""
 

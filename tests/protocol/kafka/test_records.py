@@ -145,6 +145,21 @@ def test_a_record_without_a_key_is_found_where_keys_are_needed(count: int, missi
             check(body, 0, 0, count, True)
 
 
+@pytest.mark.parametrize("count", [30, 300])
+def test_records_without_a_key_are_named_together_but_not_all_of_many(count: int) -> None:
+    body = written([Record(b"k" if index % 3 else None, b"v") for index in range(count)])[HEADER_BYTES:]
+    missing = tuple(range(0, count, 3))
+    for check in (check_each, check_with_numpy):
+        with pytest.raises(KafkaBatchError, match=f"has no key, and {len(missing) - 1} more$") as refused:
+            check(body, 0, 0, count, True)
+        assert refused.value.records == missing[:100]
+    both = written([Record(None, b"v")] * count)[HEADER_BYTES:] + b"\x01"
+    for check in (check_each, check_with_numpy):
+        with pytest.raises(KafkaBatchError, match="leaves") as refused:
+            check(both, 0, 0, count + 1, True)
+        assert refused.value.records == ()
+
+
 def check_with_numpy(body: bytes, position: int, first: int, count: int, keyed: bool) -> Checked:
     return check_together(numpy, body, position, first, count, keyed)
 
