@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,6 +11,8 @@ from typing import Any, Final
 from client.admin import Admin
 from client.cli.options import Subparsers, add_command, positive, seconds
 from client.cli.output import Output, counted
+from client.cli.reading_range import ReadingRange, add_range_options
+from client.cli.record_text import format_string, json_line, value_line
 from client.cli.session import require_daemon
 from client.cli.writing import LineWriter
 from client.consumer import Consumer
@@ -33,7 +33,9 @@ printed once these are committed, unless --isolation-level says otherwise. Ctrl-
 _EXAMPLES: Final = """\
   cohort consume lines --from-beginning
   cohort consume lines --group readers --from-beginning --max-messages 10
-  cohort consume lines errors --json | jq .value"""
+  cohort consume lines errors --json | jq .value
+  cohort consume lines --offset -5 --until-end
+  cohort consume lines --partition 0,2-5 --from-time 2h --format '%p:%o %k = %v\\n'"""
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
@@ -48,6 +50,13 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         action="store_true",
         help="begin at the first record (with a group: where it has no offset yet) instead of after the last one",
     )
+    add_range_options(parser)
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        type=format_string,
+        help="how a record is printed (default: its value and a line feed)",
+    )
     parser.add_argument("--max-messages", metavar="N", type=positive, help="stop after N records")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="stop after so long without a record")
     parser.add_argument(
@@ -61,8 +70,9 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
 async def consume(options: argparse.Namespace, output: Output) -> int:
     """Prints until there was enough, nothing came for too long, or Ctrl-C."""
+    reading_range = ReadingRange.of(options)
     await require_daemon(options.bootstrap)
-    await _check_topics(options.bootstrap, options.topics)
+    counts = await _partition_counts(options.bootstrap, options.topics)
     consumer = Consumer(
         bootstrap_servers=options.bootstrap,
         group_id=options.group,
@@ -72,10 +82,13 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
         isolation_level=options.isolation_level,
     )
     printing = _Printing(options, output, consumer)
-    consumer.subscribe(options.topics, listener=_Rebalances(printing) if options.group is not None else None)
+    if reading_range is None:
+        consumer.subscribe(options.topics, listener=_Rebalances(printing) if options.group is not None else None)
     how = "done"
     try:
         await consumer.start()
+        if reading_range is not None:
+            printing.ends = await reading_range.apply(consumer, counts)
         await printing.run()
     except asyncio.CancelledError:
         how = "interrupted"  # the usual way to end this command, so it is no failure
@@ -86,10 +99,14 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-async def _check_topics(bootstrap: str, topics: Sequence[str]) -> None:
-    """Raises the daemon's error for a topic that does not exist: a consumer would wait until it is created."""
+async def _partition_counts(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
+    """The number of partitions of each topic.
+
+    Raises the daemon's error for a topic that does not exist: a consumer would wait until it is created.
+    """
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        await admin.describe_topics(*topics)
+        described = await admin.describe_topics(*topics)
+    return {name: len(topic.partitions) for name, topic in described.items()}
 
 
 class _Printing:
@@ -99,7 +116,10 @@ class _Printing:
         self._grouped = options.group is not None
         self._left: int | None = options.max_messages
         self._idle_s: float | None = options.timeout
+        self.ends: dict[TopicPartition, int] | None = None
+        """Before which offset each partition stops; ``None`` when none does."""
         self._output = output
+        self._line = options.format or (json_line if output.as_json else value_line)
         self._consumer = consumer
         self._writer = LineWriter(sys.stdout.fileno())
         self._uncommitted: dict[TopicPartition, int] = {}
@@ -107,7 +127,7 @@ class _Printing:
     async def run(self) -> None:
         clock = asyncio.get_running_loop().time
         last_record_at = last_commit_at = clock()
-        while self._left != 0:
+        while self._left != 0 and not await self._at_the_ends():
             wait_ms: float = _POLL_MS
             if self._idle_s is not None:
                 wait_ms = min(wait_ms, 1000 * (last_record_at + self._idle_s - clock()))
@@ -127,9 +147,11 @@ class _Printing:
 
     async def _print(self, batches: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         for partition, records in batches.items():
+            if self.ends is not None:
+                records = [record for record in records if record.offset < self.ends[partition]]
             before = self._writer.written
             try:
-                await self._writer.write(self._lines(records))
+                await self._writer.write([self._line(record) for record in records])
             finally:  # an interrupted write has written some of them, and these count
                 printed = self._writer.written - before
                 if self._left is not None:
@@ -137,10 +159,13 @@ class _Printing:
                 if printed:
                     self._uncommitted[partition] = records[printed - 1].offset + 1
 
-    def _lines(self, records: Sequence[ConsumerRecord]) -> list[bytes]:
-        if self._output.as_json:
-            return [json.dumps(as_object(record), ensure_ascii=False).encode() + b"\n" for record in records]
-        return [(record.value or b"") + b"\n" for record in records]
+    async def _at_the_ends(self) -> bool:
+        """Whether every partition has been read as far as it is to be. Those that are done are not fetched any more."""
+        if self.ends is None:
+            return False
+        done = [tp for tp, end in self.ends.items() if await self._consumer.position(tp) >= end]
+        self._consumer.pause(*(set(done) - self._consumer.paused()))
+        return len(done) == len(self.ends)
 
     async def commit(self) -> None:
         """Commits what was printed. A group that has moved on is no failure: the next owner prints these records again."""
@@ -178,25 +203,3 @@ class _Rebalances(RebalanceListener):
 
     def on_partitions_lost(self, tps: frozenset[TopicPartition], reason: str) -> None:
         self._printing.forget(tps)
-
-
-def as_object(record: ConsumerRecord) -> dict[str, Any]:
-    """A record for JSON. Bytes that are no UTF-8 come as base64, and a field ``..._encoding`` beside them says so."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        **_text("key", record.key),
-        **_text("value", record.value),
-        "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
-    }
-
-
-def _text(field: str, content: bytes | None) -> dict[str, str | None]:
-    if content is None:
-        return {field: None}
-    try:
-        return {field: content.decode()}
-    except UnicodeDecodeError:
-        return {field: base64.b64encode(content).decode(), f"{field}_encoding": "base64"}

@@ -9,13 +9,11 @@ from typing import Any, Final
 from client.admin import Admin
 from client.cli.failure import CommandError
 from client.cli.group_tables import plan_object, plan_text, terminal_width
-from client.cli.options import Subparsers, add_command
+from client.cli.options import Subparsers, add_command, partition_numbers, point_in_time
 from client.cli.output import Output, number_ranges
 from client.cli.session import require_daemon
 from client.types.records import TopicPartition
 from protocol.subscription import group_by_topic
-
-_MAX_PARTITIONS: Final = 1_000_000
 
 _RESET: Final = """\
 Says where a group is to go on reading. Without --execute it only shows what would change.
@@ -51,7 +49,11 @@ def add_commands(commands: Subparsers[Any]) -> None:
     to.add_argument("--to-latest", action="store_const", const="latest", dest="to", help="the end of the log")
     to.add_argument("--to-offset", metavar="N", type=_offset, dest="to", help="an offset")
     to.add_argument(
-        "--to-datetime", metavar="TIME", type=_time, dest="to", help="the first record at or after an ISO 8601 time"
+        "--to-datetime",
+        metavar="TIME",
+        type=point_in_time,
+        dest="to",
+        help="the first record at or after an ISO 8601 time",
     )
     to.add_argument("--shift-by", metavar="N", type=_shift, help="so many records on, or back when negative")
     reset_parser.add_argument("--execute", action="store_true", help="do it (default: only show what would change)")
@@ -135,16 +137,10 @@ def topic_partitions(text: str) -> list[TopicPartition | str]:
         raise argparse.ArgumentTypeError(f"{text!r} names no topic; write TOPIC or TOPIC:0,2-5")
     if not separator:
         return [topic]
-    found: list[TopicPartition | str] = []
-    for part in numbers.split(","):
-        low, dash, high = part.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise argparse.ArgumentTypeError(f"{text!r}: {part!r} is no partition, write TOPIC or TOPIC:0,2-5")
-        first, last = int(low), int(high or low)
-        if not first <= last < first + _MAX_PARTITIONS:
-            raise argparse.ArgumentTypeError(f"{text!r}: {part!r} is no range of partitions, such as 2-5")
-        found += [TopicPartition(topic, number) for number in range(first, last + 1)]
-    return found
+    try:
+        return [TopicPartition(topic, number) for number in partition_numbers(numbers)]
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 def _offset(text: str) -> int:
@@ -158,13 +154,3 @@ def _shift(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of records, such as 100 or -100") from error
-
-
-def _time(text: str) -> datetime:
-    """A time with its offset from UTC; the local one where the text has none."""
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError, OSError) as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no ISO 8601 time, such as 2026-11-21, 2026-11-21T08:00:00 (local) or 2026-11-21T08:00:00Z"
-        ) from error

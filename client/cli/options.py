@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from client.cli.profiles import PROFILE_VARIABLE
@@ -12,7 +13,10 @@ from client.transport.metadata import DEFAULT_PORT, parse_bootstrap_servers
 DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
 BOOTSTRAP_VARIABLE: Final = "COHORT_BOOTSTRAP"
 
+_DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_MAX_PARTITIONS: Final = 1_000_000
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for what add_subparsers() returns
 
@@ -95,10 +99,37 @@ def seconds(text: str) -> float:
 
 def duration_ms(text: str) -> int:
     """A length of time with its unit, such as ``60s``, in milliseconds."""
-    match = re.fullmatch(r"([0-9]{1,12})(ms|s|m|h|d)", text)
+    match = re.fullmatch(_DURATION, text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time, such as 500ms, 60s, 5m, 2h or 1d")
     return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def point_in_time(text: str) -> datetime:
+    """An ISO 8601 time with its offset from UTC (the local one if it has none), or a length of time ago such as ``2h``."""
+    try:
+        if re.fullmatch(_DURATION, text):
+            return datetime.now(UTC) - timedelta(milliseconds=duration_ms(text))
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no ISO 8601 time, such as 2026-11-21, 2026-11-21T08:00:00 (local) or 2026-11-21T08:00:00Z, "
+            "and no length of time ago, such as 15m, 2h or 1d"
+        ) from error
+
+
+def partition_numbers(text: str) -> tuple[int, ...]:
+    """``0,2-5``: numbers and ranges of partitions, sorted."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise argparse.ArgumentTypeError(f"{part!r} is no partition, write numbers and ranges such as 0,2-5")
+        first, last = int(low), int(high or low)
+        if not first <= last < first + _MAX_PARTITIONS:
+            raise argparse.ArgumentTypeError(f"{part!r} is no range of partitions, such as 2-5")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def setting(text: str) -> tuple[str, str]:

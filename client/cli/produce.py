@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from typing import Any, Final
+import time
+from itertools import repeat
+from typing import Any, Final, get_args
 
 from client.cli.failure import CommandError
 from client.cli.lines import LineSource
-from client.cli.options import Subparsers, add_command, duration_ms
+from client.cli.options import Subparsers, add_command, duration_ms, whole
 from client.cli.output import Output, counted
 from client.cli.progress import Progress
+from client.cli.record_text import InputRecord, json_record, keyed_record
 from client.cli.session import require_daemon
 from client.errors import CohortError
 from client.producer.config import MAX_TRANSACTIONAL_ID_BYTES
 from client.producer.producer import Producer
 from client.transactions.transaction import Transaction
 from client.transport.request_limits import text_fault
+from client.types.records import Headers
+from protocol.compression import Compression
 
 _STOP_TIMEOUT_S: Final = 5.0
 
@@ -30,7 +35,8 @@ With --transactional-id the whole input is one transaction: all its records take
 _EXAMPLES: Final = """\
   cohort produce lines README.md
   journalctl -f | cohort produce journal
-  cohort produce users users.tsv --key-separator $'\\t'
+  cohort produce users users.tsv --key-separator $'\\t' --header source=crm
+  cohort consume users --offset beginning --until-end --json | cohort produce copy --json-lines
   cohort produce users users.tsv --transactional-id nightly-users --transaction-timeout 10m"""
 _DEFAULT_TIMEOUT_MS: Final = 60_000
 
@@ -44,11 +50,32 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     parser.add_argument(
         "file", metavar="FILE", nargs="?", default="-", help="what to send; - is standard input (default)"
     )
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json-lines",
+        action="store_true",
+        help="each line is a JSON object with value and, if wanted, key, headers, partition and timestamp_ms: what "
+        "'cohort consume --json' prints, of which topic and offset are passed over",
+    )
+    form.add_argument(
         "--key-separator",
         metavar="SEP",
         type=_separator,
         help="the text before the first SEP in a line is its key (default: no keys)",
+    )
+    parser.add_argument(
+        "--header",
+        metavar="NAME=VALUE",
+        type=_header,
+        action="append",
+        default=[],
+        help="a header of every record; may be repeated",
+    )
+    parser.add_argument(
+        "--partition", metavar="P", type=whole, help="the partition of every record (default: chosen by the key)"
+    )
+    parser.add_argument(
+        "--compression", choices=get_args(Compression), help="compress what is sent and stored (default: not)"
     )
     parser.add_argument(
         "--transactional-id",
@@ -70,6 +97,13 @@ def _separator(text: str) -> bytes:
     if not text:
         raise argparse.ArgumentTypeError("the separator is empty; leave it out to send records without keys")
     return os.fsencode(text)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as source=crm")
+    return name, os.fsencode(value)
 
 
 def _transactional_id(text: str) -> str:
@@ -94,7 +128,7 @@ async def produce(options: argparse.Namespace, output: Output) -> int:
     try:
         await require_daemon(options.bootstrap)
         await sending.run()
-    except (CommandError, CohortError) as error:
+    except (CommandError, CohortError, ValueError) as error:  # ValueError: such as a partition that is not there
         sending.report(output, complete=False)
         raise CommandError(
             f"not all of {source.name} was sent: {error}" if sending.acknowledged else str(error)
@@ -114,12 +148,16 @@ class _Sending:
         self.acknowledged = 0
         self._topic: str = options.topic
         self._separator: bytes | None = options.key_separator
+        self._json_lines: bool = options.json_lines
+        self._headers: Headers = tuple(options.header)
+        self._partition: int | None = options.partition
         self._source = source
         self._transactional_id: str | None = options.transactional_id
         self._committing: Transaction | None = None
         self._producer = Producer(
             bootstrap_servers=options.bootstrap,
             client_id="cohort-produce",
+            compression=options.compression,
             transactional_id=options.transactional_id,
             transaction_timeout_ms=options.transaction_timeout,
         )
@@ -139,9 +177,8 @@ class _Sending:
         loop = asyncio.get_running_loop()
         with Progress("producing", self._source.size, clock=loop.time) as progress:
             async for lines in self._source.batches():
-                keys, values = self._split(lines)
-                await self._producer.send_many(self._topic, values, keys)
-                self.acknowledged += len(values)
+                await self._send_lines(lines)
+                self.acknowledged += len(lines)
                 progress.update(self._source.read_bytes, f"{counted(self.acknowledged, 'record')} acknowledged")
 
     async def stop(self) -> None:
@@ -170,18 +207,28 @@ class _Sending:
         result = {"topic": self._topic, "acknowledged": self.acknowledged if outcome == "committed" else 0}
         output.result({**result, "complete": complete, "transaction": outcome}, texts[outcome])
 
-    def _split(self, lines: list[bytes]) -> tuple[list[bytes] | None, list[bytes]]:
-        """Keys and values of some lines."""
-        if self._separator is None:
-            return None, lines
-        keys: list[bytes] = []
-        values: list[bytes] = []
+    async def _send_lines(self, lines: list[bytes]) -> None:
+        """Sends some lines, and waits until all are acknowledged."""
+        if self._separator is None and not self._json_lines:
+            headers = repeat(self._headers, len(lines)) if self._headers else None
+            await self._producer.send_many(self._topic, lines, partition=self._partition, headers=headers)
+            return
+        by_partition: dict[int | None, list[InputRecord]] = {}
         for number, line in enumerate(lines, self.acknowledged + 1):
-            key, separator, value = line.partition(self._separator)
-            if not separator:
-                raise CommandError(
-                    f"line {number} has no separator {os.fsdecode(self._separator)!r} between key and value"
-                )
-            keys.append(key)
-            values.append(value)
-        return keys, values
+            record = (
+                json_record(line, number) if self._separator is None else keyed_record(line, number, self._separator)
+            )
+            chosen = self._partition if record.partition is None else record.partition
+            by_partition.setdefault(chosen, []).append(record)
+        await asyncio.gather(*(self._send_records(records, chosen) for chosen, records in by_partition.items()))
+
+    async def _send_records(self, records: list[InputRecord], partition: int | None) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        await self._producer.send_many(
+            self._topic,
+            [record.value for record in records],
+            [record.key for record in records],
+            partition=partition,
+            timestamp_ms=[now_ms if record.timestamp_ms is None else record.timestamp_ms for record in records],
+            headers=[(*record.headers, *self._headers) for record in records],
+        )
