@@ -78,6 +78,7 @@ async def describe_group(cluster: Cluster, group_id: str, deadline: Deadline) ->
             _assigned(group.protocol_type, member.member_assignment),
             member.member_assignment,
             _topics(group.protocol_type, member.member_metadata),
+            member.client_software,
         )
         for member in group.members
     )

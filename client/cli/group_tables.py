@@ -17,6 +17,8 @@ from client.types.descriptions import GroupDescription, MemberDescription, Parti
 from client.types.records import TopicPartition
 
 _LABEL_WIDTH: Final = 16
+_OURS: Final = "aiocohort"
+"""What our own clients say that they are. Where all members are, a table need not say so of each."""
 
 
 def as_object(group: GroupDescription, offsets: Sequence[PartitionLag]) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def as_object(group: GroupDescription, offsets: Sequence[PartitionLag]) -> dict[
                 "client_id": member.client_id,
                 "group_instance_id": member.group_instance_id,
                 "host": member.host,
+                "software": member.software or None,
                 "topics": list(member.topics),
                 "assignment": [partition._asdict() for partition in member.assignment],
             }
@@ -182,12 +185,15 @@ def _members(group: GroupDescription, width: int | None) -> str:
     if not group.members:
         return "no members"
     static = any(member.group_instance_id is not None for member in group.members)
-    columns = ("member", *(("instance",) if static else ()), "client", "host", "assignment")
+    others = any(member.software and not member.software.startswith(_OURS) for member in group.members)
+    told = (*(("instance",) if static else ()), "client", *(("software",) if others else ()), "host")
+    columns = ("member", *told, "assignment")
     rows = [
         (
             member.member_id,
             *((member.group_instance_id,) if static else ()),
             member.client_id,
+            *((member.software or None,) if others else ()),
             member.host,
             assignment_text(member.assignment) or None,
         )

@@ -128,7 +128,7 @@ class MemberDescription:
 
     ``topics`` is what it subscribes to, sorted, and ``assignment`` what it owns, sorted, when the group's members
     are consumers; ``raw_assignment`` the bytes as the leader gave them, for all other groups. All are empty unless the group
-    is Stable.
+    is Stable. ``software`` is the name and version of its client, as far as that told them (KIP-511).
     """
 
     member_id: str
@@ -138,6 +138,7 @@ class MemberDescription:
     assignment: tuple[TopicPartition, ...]
     raw_assignment: bytes
     topics: tuple[str, ...] = ()
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True)

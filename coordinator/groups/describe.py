@@ -61,6 +61,7 @@ def _described(group: Group, member: Member, stable: bool) -> DescribedMember:
         client_host=member.client_host,
         member_metadata=member.metadata(group.protocol_name) if stable else b"",
         member_assignment=group.assignments.get(member.member_id, b"") if stable else b"",
+        client_software=member.client_software,
     )
 
 

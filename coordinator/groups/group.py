@@ -6,7 +6,7 @@ pending of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -82,6 +82,9 @@ class Member:
     group_instance_id: str | None = None
     """Set for a static member (KIP-345): the next process that joins with it takes this member's place."""
 
+    client_software: str = ""
+    """What the client runs, as it says (KIP-511): not written to the log, so unknown until it is heard of again."""
+
     is_new: bool = False
     """It has not been told any generation yet: its first JoinGroup still waits."""
 
@@ -118,7 +121,8 @@ class Member:
 
     def count_names(self) -> int:
         """See ``names_size``."""
-        return names_size(self.member_id, self.client_id, self.client_host, self.group_instance_id, len(self.protocols))
+        names = self.member_id, self.client_id, self.client_host, self.client_software, self.group_instance_id
+        return names_size(names, len(self.protocols))
 
     def set_id(self, member_id: str) -> None:
         """Gives the member its id, and its timers their names; none of them may be set."""
@@ -149,12 +153,9 @@ class Member:
         return b""
 
 
-def names_size(member_id: str, client_id: str, client_host: str, group_instance_id: str | None, protocols: int) -> int:
+def names_size(names: Iterable[str | None], protocols: int) -> int:
     """Bytes that a member takes in a frame or in the log beside metadata and assignment: its names and what frames them."""
-    names = (
-        len(member_id.encode()) + len(client_id.encode()) + len(client_host) + len((group_instance_id or "").encode())
-    )
-    return names + _FRAME_BYTES + protocols * _PROTOCOL_FRAME_BYTES
+    return sum(len(name.encode()) for name in names if name) + _FRAME_BYTES + protocols * _PROTOCOL_FRAME_BYTES
 
 
 def size_of(protocols: tuple[JoinGroupProtocol, ...]) -> int:

@@ -101,6 +101,7 @@ def _join_new(group: Group, member_id: str, request: JoinGroupRequest, step: Gro
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocols=request.protocols,
         group_instance_id=request.group_instance_id,
+        client_software=step.context.client_software,
         is_new=True,
     )
     first = group.state is GroupState.EMPTY
@@ -122,6 +123,7 @@ def _join_known(group: Group, member: Member, request: JoinGroupRequest, step: G
     if request.protocols != member.protocols:
         group.set_protocols(member, request.protocols)
     member.client_id, member.client_host = step.context.client_id, step.context.client_host
+    member.client_software = step.context.client_software
     group.count_names(member)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -222,13 +224,9 @@ def _size_fault(group: Group, member: Member | None, request: JoinGroupRequest, 
     """Now and not when the leader's answer, or the record of the generation, turns out to be too large for a frame."""
     shown = f"group {group.clipped_id}"
     names = group.names_bytes - (member.names_bytes if member is not None else 0)
-    names += names_size(
-        request.member_id,
-        step.context.client_id,
-        step.context.client_host,
-        request.group_instance_id,
-        len(request.protocols),
-    )
+    context = step.context
+    told = request.member_id, context.client_id, context.client_host, context.client_software, request.group_instance_id
+    names += names_size(told, len(request.protocols))
     if names > step.config.max_group_names_bytes:
         return Refusal(
             ErrorCode.GROUP_MAX_SIZE_REACHED,

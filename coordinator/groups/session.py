@@ -44,6 +44,11 @@ def heartbeat(groups: Groups, request: HeartbeatRequest, step: GroupStep) -> Non
         return
     assert group is not None, "an unknown group is a fault"
     member = group.members[request.member_id]
+    if (
+        member.client_software != step.context.client_software
+    ):  # it was read from the log, or came over another connection
+        member.client_software = step.context.client_software
+        group.count_names(member)
     renew_session(member, step)
     if group.state is GroupState.PREPARING_REBALANCE and member.join_token is None:
         step.reply(call_again(group))

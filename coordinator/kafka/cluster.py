@@ -69,6 +69,7 @@ def api_versions(served: Mapping[int, Api]) -> Translator:
         request, message = call.request, call.message
         unknown = isinstance(request, KafkaRequest) and request.is_unknown_version
         if message.client_software_name:
+            call.connection.introduce(message.client_software_name, message.client_software_version)
             log.debug(
                 "kafka_client",
                 peer=call.connection.peer,

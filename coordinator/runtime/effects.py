@@ -84,6 +84,8 @@ class RequestContext(NamedTuple):
     client_host: str
     connection: int = 0
     """The number of the connection, which no other has; 0 for none that could close."""
+    client_software: str = ""
+    """Name and version of what the client runs, as far as it has said so (KIP-511)."""
 
 
 Slices = Generator[None, "Effects", None]

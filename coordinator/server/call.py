@@ -30,6 +30,13 @@ class Client(Protocol):
         """Address of the client."""
 
     @property
+    def software(self) -> str:
+        """Name and version of what the client runs, as it says (KIP-511); empty until it has said so."""
+
+    def introduce(self, name: str, version: str) -> None:
+        """The client says what it runs."""
+
+    @property
     def number(self) -> int:
         """No other connection of the daemon has it."""
 

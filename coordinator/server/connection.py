@@ -8,10 +8,12 @@ request of each connection waits in the fair queue under its group's name, or el
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from sys import intern
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from coordinator.log_output import RateLimitedLog, get_logger
@@ -29,6 +31,9 @@ log = get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0  # how long a closing connection may take to send what is queued
 
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,58}[a-zA-Z0-9])?")
+"""What a client may say that its name or its version is, as in Kafka, but bounded: it is shown beside each member."""
 
 CallT = TypeVar("CallT", bound=WireCall)
 Handle = Callable[[CallT], StepsLeft]
@@ -70,6 +75,7 @@ class Connection(asyncio.Protocol):
         self.peer = "unknown"
         self.host = "unknown"
         self.client_id = ""  # of the last request
+        self.software = ""
         self.number = 0  # given by the listener, to no other connection
         self.local: tuple[str, int] = ("", 0)
         self.budget = listener.budget
@@ -109,6 +115,11 @@ class Connection(asyncio.Protocol):
     def was_answered(self) -> bool:
         """Whether anything was sent to the client."""
         return self._written > 0
+
+    def introduce(self, name: str, version: str) -> None:
+        """Notes what the client runs; not what no client may be called (KIP-511)."""
+        if all(map(_SOFTWARE.fullmatch, filter(None, (name, version)))):
+            self.software = intern(f"{name} {version}".strip())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

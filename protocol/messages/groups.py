@@ -172,7 +172,11 @@ class LeaveGroupRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """A member as an administrator sees it; metadata and assignment are empty unless the group is Stable."""
+    """A member as an administrator sees it; metadata and assignment are empty unless the group is Stable.
+
+    ``client_software`` is what the member runs, name and version, as its client told in ApiVersions (KIP-511); empty when it
+    has not, or nothing was heard of the member since its coordinator started.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -180,6 +184,7 @@ class DescribedMember:
     client_host: str
     member_metadata: bytes = b""
     member_assignment: bytes = b""
+    client_software: str = ""
 
 
 @dataclass(frozen=True, slots=True)

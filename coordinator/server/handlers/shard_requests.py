@@ -75,7 +75,8 @@ def _submit(
 ) -> Told:
     request, connection = call.request, call.connection
     token = replies.open(call)
-    told = submit(request, RequestContext(token, call.client_id, connection.host, connection.number))
+    who = RequestContext(token, call.client_id, connection.host, connection.number, connection.software)
+    told = submit(request, who)
 
     def abandon() -> None:
         if replies.forget(token):

@@ -170,6 +170,7 @@ def test_the_json_has_what_the_contract_says_and_more() -> None:
                 "client_id": "app",
                 "group_instance_id": "one",
                 "host": "10.0.0.7",
+                "software": None,
                 "topics": ["t"],
                 "assignment": [{"topic": "t", "partition": 0}],
             },
@@ -178,6 +179,7 @@ def test_the_json_has_what_the_contract_says_and_more() -> None:
                 "client_id": "app",
                 "group_instance_id": None,
                 "host": "10.0.0.7",
+                "software": None,
                 "topics": ["t"],
                 "assignment": [],
             },
@@ -185,6 +187,18 @@ def test_the_json_has_what_the_contract_says_and_more() -> None:
         "members_without_partitions": ["app-2"],
         "offsets": [{"topic": "t", "partition": 0, "committed": 5, "end": 10, "lag": 5, "member_id": "app-1"}],
     }
+
+
+@pytest.mark.parametrize("software", ["", "aiocohort", "aiocohort 0.9"])
+def test_software_is_a_column_where_a_member_runs_something_else(software: str) -> None:
+    ours = replace(GROUP, members=tuple(replace(each, software=software) for each in GROUP.members))
+    assert as_text(ours, LAGS, None) == as_text(GROUP, LAGS, None)
+    first, second = ours.members
+    mixed = replace(ours, members=(first, replace(second, software="librdkafka 2.16.0")))
+    lines = as_text(mixed, LAGS, None).splitlines()
+    assert lines[7].split() == ["MEMBER", "CLIENT", "SOFTWARE", "HOST", "ASSIGNMENT"]
+    assert lines[9].split() == ["app-2", "app", "librdkafka", "2.16.0", "10.0.0.7", "-"]
+    assert [each["software"] for each in as_object(mixed, LAGS)["members"]] == [software or None, "librdkafka 2.16.0"]
 
 
 def test_a_plan_shows_notes_only_when_there_are_some() -> None:

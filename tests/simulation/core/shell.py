@@ -152,7 +152,8 @@ class Shell(ABC):
         self.waiting[token] = call
         kind = call.kind
         now_ms = self.now_ms
-        context = _tuple(RequestContext, (token, call.client.name, "host", call.connection))
+        software = "it 1.0" if call.connection % 2 else ""  # one that was upgraded says another from then on
+        context = _tuple(RequestContext, (token, call.client.name, "host", call.connection, software))
         now = _tuple(Instant, (now_ms, now_ms + self.wall_offset_ms))
         effects = self.core.decide(call.request, Step(now, self.config, context))
         if self.trace is not None:
