@@ -436,6 +436,15 @@ class PartitionLog(Acknowledged):
                     raise
                 # Retention has overtaken the search: it begins anew where the log does.
 
+    @property
+    def damage(self) -> LogDamagedError | None:
+        """What a read or a compaction found that is not what was written, since the files were opened; None without."""
+        return self._reader.damage
+
+    async def check_bodies(self, records: bytes) -> None:
+        """Raises ``LogDamagedError`` for what was read, when the body of a batch is not what was written."""
+        await self._reader.check_bodies(records)
+
     def damaged(self, offset: int, why: str) -> LogDamagedError:
         """The error for a record at ``offset`` that is not what was written; it names the segment's file."""
         path = self._segments.covering(max(offset, self._segments.start_offset)).path
@@ -456,7 +465,11 @@ class PartitionLog(Acknowledged):
         ``coordinator.log.cleaner``. Raises ``LogDamagedError`` when a segment is damaged, ``LogClosedError``.
         """
         self._check_open()
-        return await self._cleaner.compact(now_ms)
+        try:
+            return await self._cleaner.compact(now_ms)
+        except LogDamagedError as error:
+            self._reader.damage = error
+            raise
 
     def configure(self, config: LogConfig) -> None:
         """Gives the log other settings. What is queued keeps its segments; ``index_interval_bytes`` stays as it is."""

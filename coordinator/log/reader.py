@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,7 +15,7 @@ from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
+from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, iter_batches, read_header
 
 COMMITTED_READS: Final = 4
 """Reads of one call as long as everything that they find is aborted."""
@@ -31,6 +32,8 @@ class LogReader:
         self._disk = disk
         self._directory = directory
         self._segments = segments
+        self.damage: LogDamagedError | None = None
+        """See ``PartitionLog.damage``."""
         # Where the next read of a reader goes on: sequential readers need no index.
         self._hints: dict[int, tuple[Segment, int]] = {}
 
@@ -85,7 +88,7 @@ class LogReader:
             except ProtocolError as error:
                 if segment.retired:  # its file may have been cut meanwhile
                     continue
-                raise LogDamagedError(self._directory, f"{segment.path}, offset {offset}", str(error)) from error
+                raise self._damaged(f"{segment.path}, offset {offset}", error) from error
             finally:
                 segment.release()
             if not segment.retired:
@@ -95,6 +98,17 @@ class LogReader:
                 while len(self._hints) > _MAX_HINTS:
                     del self._hints[next(iter(self._hints))]
             return found
+
+    async def check_bodies(self, records: bytes) -> None:
+        """See ``PartitionLog.check_bodies``."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, _check_bodies, records)
+        except ProtocolError as error:
+            raise self._damaged(f"what was read from offset {read_header(records).base_offset} on", error) from error
+
+    def _damaged(self, where: str, error: ProtocolError) -> LogDamagedError:
+        self.damage = LogDamagedError(self._directory, where, str(error))
+        return self.damage
 
     async def _aborted(self, segment: Segment, offset: int, end_offset: int) -> list[AbortedTransactions] | None:
         """What has the aborted transactions of a read from ``offset`` in this segment, which the caller has acquired.
@@ -146,13 +160,18 @@ class LogReader:
                 except ProtocolError as error:
                     if segment.retired:  # as above
                         continue
-                    raise LogDamagedError(self._directory, segment.path, str(error)) from error
+                    raise self._damaged(segment.path, error) from error
                 finally:
                     segment.release()
                 if found is not None:
                     return found
             offset = segment.next_offset
         return None
+
+
+def _check_bodies(records: bytes) -> None:
+    for position, header in iter_batches(records):
+        check_body(records, position, header)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,11 +171,18 @@ class Leading:
         data = b"" if self._ended else self.log.just_written(offset, max_bytes)
         return (data, self.log.epochs.within(offset, self.log.written_offset)) if data else (b"", ())
 
-    async def read(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-        """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
+    async def read(
+        self, offset: int, max_bytes: int, *, checks_bodies: bool = False
+    ) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be.
+
+        With ``checks_bodies`` also nothing when the body of a batch is damaged.
+        """
         opened = self.log
         try:
             data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
+            if checks_bodies:
+                await opened.check_bodies(data)
             if data and (first := read_header(data)).base_offset < offset:
                 joined = data[: first.length]
                 tail = asyncio.get_running_loop().run_in_executor(None, tail_of, joined, offset)  # it is decoded

@@ -56,6 +56,9 @@ class Host(Surroundings, Protocol):
     async def close_log(self, replica: Replica) -> None:
         """Closes the replica's log, whatever state it is in."""
 
+    async def set_log_aside(self, replica: Replica) -> None:
+        """Closes the replica's log, whose directory gets another name: ``open_log`` makes another. Raises ``OSError``."""
+
     def serving(self, replica: Replica, serves: bool) -> None:
         """The replica leads from now on and requests may use its log; or no more."""
 
@@ -92,6 +95,8 @@ class Replica:
         """Why the coordinator cannot read the log that is led here."""
         self._unreadable_ms: int | None = None
         """When a leadership ended in which it could not."""
+        self._followed: tuple[Incarnation, int] | None = None
+        """As which incarnation a leader was asked last, and in which epoch."""
         self._before: Following | None = None
         """What was followed before: an order of it may still be carried out."""
         self._opening = asyncio.Lock()
@@ -288,9 +293,24 @@ class Replica:
             if self._target() == target and self._registration is not None:
                 self._lead(opened, self._registration)
         elif registration.leader is not None and registration.leader.node != me.node:
+            if opened.damage is not None and self._is_spare(registration):
+                await self._set_aside(opened.damage)
+                return
             self._follow(opened, registration.leader)
         if self._target() == target:
             self._settled, self.offline = target, ""
+
+    def _is_spare(self, registration: PartitionRegistration) -> bool:
+        """Whether nobody counts on this copy: it is not in sync, and no leader can take it in for what it has said so far,
+        as it has not asked the leader of this epoch yet."""
+        return self._host.me.node not in registration.isr and self._followed != (self._host.me, self.leader_epoch)
+
+    async def _set_aside(self, damage: LogError) -> None:
+        """Begins anew with an empty log, which copies the leader's."""
+        log.error("damaged_log_set_aside", partition=self.name, reason=str(damage))
+        self._hint, self.log = Hint(0, None), None
+        await self._host.set_log_aside(self)
+        await self._host.note_high_watermarks()
 
     async def _open(self) -> PartitionLog:
         async with self._opening:
@@ -324,6 +344,7 @@ class Replica:
         self._tell_news()
 
     def _follow(self, opened: PartitionLog, leader: Incarnation) -> None:
+        self._followed = self._host.me, self.leader_epoch
         self.following = Following(
             self.leader_epoch,
             opened,
@@ -354,6 +375,8 @@ class Replica:
             return f"the log takes no records: {self.log.refusal}"
         if self._unreadable and self._began_long_after_the_last():
             return f"its coordinator cannot read the log: {self._unreadable}"
+        if self.log.damage is not None and self._others_are_enough():
+            return f"its log is damaged, and enough other replicas are in sync: {self.log.damage}"
         if self.log.refused_for_s * 1000 >= PATIENCE_MS and self._others_are_enough():
             return "the disk refuses its records, and enough other replicas are in sync"
         if unheard and self.leading is not None and self.leading.is_cut_off(unheard):
@@ -416,9 +439,16 @@ class Replica:
         """As ``read_for_follower``, of what is at hand because it is being synced; nothing when it has to be read."""
         return (b"", ()) if self.leading is None else self.leading.just_written(offset, max_bytes)
 
-    async def read_for_follower(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-        """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
-        return (b"", ()) if self.leading is None else await self.leading.read(offset, max_bytes)
+    async def read_for_follower(
+        self, offset: int, max_bytes: int, *, checks_bodies: bool = False
+    ) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be.
+
+        ``checks_bodies`` is for a follower that asks again for what it was given: it may have found a body that is damaged.
+        """
+        if self.leading is None:
+            return b"", ()
+        return await self.leading.read(offset, max_bytes, checks_bodies=checks_bodies)
 
     def on_news(self, listener: Callable[[], None]) -> Stop:
         """Calls ``listener`` when ``has_news`` may say something else, also when this node leads no more."""

@@ -137,6 +137,19 @@ class ReplicaLogs:
             if found == topic_id:
                 await self.manager.delete(topic, [index])
 
+    async def set_damaged_aside(self, topic: str, topic_id: str, index: int) -> None:
+        """Closes a log that proved to be damaged, and sets it aside, for a replica that nobody counts on.
+
+        The inventory forgets it first: without it the node lacks nothing that anybody was told it had. Raises ``OSError``.
+        """
+        directory = directory_of(topic, index)
+        async with self._lock(directory):
+            await self._inventory.remove([(topic_id, index)])
+            await self.manager.close_replica(topic, index, discards=True)
+            async with self._working:
+                if await self._disk.tend(topic_id_of, self._disk.storage, directory) == topic_id:
+                    await self._set_aside(directory, DAMAGED)
+
     async def set_strays_aside(self, here: Mapping[str, tuple[str, int]]) -> None:
         """Sets directories of partitions aside that are not ``here``, by directory: the metadata knows no reason for them.
 

@@ -232,6 +232,14 @@ class Replicas:
         """Closes a replica's log."""
         await self._logs.manager.close_replica(replica.topic, replica.index)
 
+    async def set_log_aside(self, replica: Replica) -> None:
+        """Closes a replica's log and gives its directory another name."""
+        try:
+            await self._logs.set_damaged_aside(replica.topic, replica.topic_id, replica.index)
+        except WriteInDoubtError as error:
+            self._on_fatal(f"the log of {replica.name} could not be set aside: {error}. What is on disk is unknown")
+            raise
+
     def serving(self, replica: Replica, serves: bool) -> None:
         """A replica serves from now on, or no more."""
         partition = replica.topic, replica.index

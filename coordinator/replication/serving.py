@@ -413,7 +413,9 @@ class _FollowerSession:
         replica = self._replicas.get(key)
         records, epochs = b"", Epochs()
         if replica is not None:
-            records, epochs = await replica.read_for_follower(request.fetch_offset, max_bytes)
+            told = self._told.get(key)
+            again = told is not None and told.fetch_offset == request.fetch_offset
+            records, epochs = await replica.read_for_follower(request.fetch_offset, max_bytes, checks_bodies=again)
         answer = self._answer(self._replicas.get(key), request)  # it may have changed meanwhile
         if answer.error_code is not FetchError.NONE:
             self._not_told(key)

@@ -157,6 +157,8 @@ class ReplicaCluster:
         self.wall_ms = 1_000_000
         self.cut: set[tuple[int, int]] = set()
         """Pairs of follower and leader between which nothing is carried."""
+        self.given: dict[Replica, int] = {}
+        """From which offset each follower was given records last."""
         self._ids = count(1)
         self._stores: list[MemoryStore] = []
         self.nodes = {node: ReplicaNode(self, node, root / f"node{node}") for node in range(1, nodes + 1)}
@@ -253,7 +255,9 @@ class ReplicaCluster:
                 for partition, replica in follower.replicas.followed(leader.id).items():
                     other = leader.replicas.by_id.get(partition)
                     if other is not None:
-                        await carry(replica, other)
+                        again = (asked := replica.ask()) and self.given.get(replica) == asked.fetch_offset
+                        if await carry(replica, other, checks_bodies=bool(again)) and asked is not None:
+                            self.given[replica] = asked.fetch_offset
             await asyncio.sleep(0.001)
 
     async def until(self, holds: Callable[[], bool], what: str = "") -> None:
@@ -278,14 +282,14 @@ async def led(
         yield cluster, one, two, three
 
 
-async def carry(follower: Replica, leader: Replica, max_bytes: int = 1 << 20) -> bool:
+async def carry(follower: Replica, leader: Replica, max_bytes: int = 1 << 20, *, checks_bodies: bool = False) -> bool:
     """One fetch and its answer."""
     request = follower.ask()
     if request is None:
         return False
     answer = leader.acknowledged(request)
     if answer is None:
-        records, epochs = await leader.read_for_follower(request.fetch_offset, max_bytes)
+        records, epochs = await leader.read_for_follower(request.fetch_offset, max_bytes, checks_bodies=checks_bodies)
         if leader.leader is None:
             return False
         answer = leader.leader.answer(request)._replace(records=records, epochs=epochs)

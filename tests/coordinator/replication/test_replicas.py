@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
-from coordinator.log.errors import NotEnoughInSyncError, NotLeaderError
+from coordinator.log.errors import LogDamagedError, NotEnoughInSyncError, NotLeaderError
 from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
@@ -20,6 +21,7 @@ from coordinator.replication.replica import PATIENCE_MS
 from coordinator.replication.replicas import _TICK_S
 from coordinator.replication.watermarks import PATH
 from protocol.errors import ErrorCode
+from protocol.record_batch import HEADER_BYTES
 from tests.coordinator.log.following import fingerprints
 from tests.coordinator.log.logs import append_value, records_in
 from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, committed, led
@@ -241,6 +243,82 @@ async def test_a_log_that_cannot_be_read_long_after_it_came_back_is_handed_over_
         assert one.replica().reason_to_hand_over(()) == "", "it may have been mended"
         one.replica().readable(5, "damaged")
         await cluster.until(lambda: two.replica().serves, "another leads again")
+
+
+def flip(node: ReplicaNode, position: int) -> None:
+    """Flips a bit of the first segment of a node's copy, which is closed."""
+    first, *others = sorted((node.root / f"{TOPIC}-0").glob("*.log"))
+    assert others, "it is not the active segment"
+    content = bytearray(first.read_bytes())
+    content[position] ^= 1
+    first.write_bytes(content)
+
+
+VALUES = [b"%d" % number * 100 for number in range(40)]
+
+
+async def test_a_leader_that_finds_a_damaged_header_in_a_closed_segment_hands_over_and_copies_the_log_anew(
+    tmp_path: Path,
+) -> None:
+    async with led(tmp_path, *VALUES) as (cluster, one, two, _):
+        flip(one, 20)
+        with pytest.raises(LogDamagedError):
+            await one.log().read(0, 1 << 20)
+        assert "its log is damaged" in one.replica().reason_to_hand_over(())
+        await cluster.until(lambda: two.replica().serves, "another leads")
+        assert await committed(two, b"more") is None
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it is in sync again")
+        await same_logs(cluster, 2, 1, 3)
+        assert await values(one) == [*VALUES, b"more"]
+        (aside,) = one.root.glob("*.damaged")
+        assert len(list(aside.glob("*.log"))) > 1, "what was damaged is kept"
+        await one.kill()
+        await one.lease.revoke()
+        await one.start()
+        assert not one.lost, "the node lacks nothing that it was in sync with"
+
+
+@pytest.mark.parametrize("min_isr", [1, 2])
+async def test_a_leader_whose_follower_cannot_take_a_body_over_looks_at_it_and_hands_over_if_others_are_enough(
+    tmp_path: Path, min_isr: int
+) -> None:
+    async with led(tmp_path, *VALUES, min_isr=min_isr) as (cluster, one, two, three):
+        await three.kill()
+        await three.lease.revoke()
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2])
+        shutil.rmtree(three.root / f"{TOPIC}-0")
+        flip(one, HEADER_BYTES + 2)
+        assert await one.log().read(0, 1 << 20), "headers are as they were"
+        await three.start()
+        await cluster.until(lambda: one.log().damage is not None, "it is asked for the same again")
+        if min_isr == 2:
+            assert one.replica().reason_to_hand_over(()) == "", "the other one alone is not enough"
+            await asyncio.sleep(2 * _TICK_S)
+            assert one.replica().serves
+            return
+        await cluster.until(lambda: two.replica().serves, "another leads")
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "both copy what they lack")
+        await same_logs(cluster, 2, 1, 3)
+        assert await values(three) == VALUES
+
+
+async def test_what_is_damaged_in_every_copy_is_handed_on_while_enough_are_in_sync_and_stays(tmp_path: Path) -> None:
+    async with led(tmp_path, *VALUES, min_isr=1) as (cluster, one, two, three):
+        for node, position in ((one, 20), (two, 30), (three, 40)):
+            flip(node, position)
+
+            def look(topic: str, index: int, log: PartitionLog | None, epoch: int) -> None:
+                if log is not None:
+                    reading.append(asyncio.ensure_future(log.read(0, 1 << 20)))
+
+            node.replicas.on_role(look)
+        reading = [asyncio.ensure_future(one.log().read(0, 1 << 20))]
+        await cluster.until(lambda: len(reading) == 3, "each was asked")
+        await asyncio.sleep(3 * _TICK_S)
+        outcomes = await asyncio.gather(*reading, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [LogDamagedError] * 3
+        assert (cluster.state()["leader"], cluster.state()["leader_epoch"], cluster.state()["isr"]) == (3, 2, [3])
+        assert await committed(three, b"goes on") is None
 
 
 async def test_a_leader_whose_disk_is_full_hands_over_where_others_are_enough(tmp_path: Path) -> None:
