@@ -19,6 +19,7 @@ from coordinator.metadata.etcd import watching
 from coordinator.nodes.cleanliness import Opening, opening
 from coordinator.nodes.registration import Registration
 from coordinator.replication.following import Following
+from coordinator.replication.replica import Replica
 from coordinator.runtime.shard import CoordinatorShard
 from tests.simulation.replicas.ablations import ABLATIONS as OF_REPLICAS
 from tests.simulation.rings import switched_off
@@ -85,6 +86,59 @@ _of_replicas(
 )
 def checks_of_followers() -> Iterator[None]:
     with patch.object(coordinator.log.following, "check_body", lambda *_: None):
+        yield
+
+
+@safeguard(
+    "a leader whose disk is full hands over",
+    "leaders_that_cannot_serve_hand_over",
+    nodes=3,
+    workloads=("producing",),
+    faults=("disk_of_a_leader_is_full",),
+    fault_s=20.0,
+    fault_pause_s=10.0,
+    records=400,
+    producers=2,
+)
+def full_disks_hand_over() -> Iterator[None]:
+    with patch.object(Replica, "_others_are_enough", lambda replica: False):
+        yield
+
+
+@safeguard(
+    "a leader whose log is damaged hands over",
+    "leaders_that_cannot_serve_hand_over",
+    nodes=3,
+    workloads=("producing",),
+    faults=("leader_reads_damage",),
+    fault_s=20.0,
+    fault_pause_s=3.0,
+    segment_bytes=1024,
+    records=400,
+    producers=2,
+)
+def damaged_logs_hand_over() -> Iterator[None]:
+    with patch.object(Replica, "_others_are_enough", lambda replica: False):
+        yield
+
+
+@safeguard(
+    "a damaged copy is given up by who is not in sync only",
+    *_LOST,
+    nodes=3,
+    workloads=("producing",),
+    faults=("leader_reads_damage", "node_is_killed"),
+    fault_s=20.0,
+    fault_pause_s=1.0,
+    segment_bytes=1024,
+    records=400,
+    producers=2,
+)
+def copies_nobody_counts_on() -> Iterator[None]:
+    with (
+        patch.object(Replica, "_is_spare", lambda replica, registration: True),
+        patch.object(Replica, "_others_are_enough", lambda replica: True),
+    ):
         yield
 
 

@@ -74,6 +74,8 @@ class ClusterFacts:
     """Partitions of which no replica in sync has kept its disk: none of them may lead, and so none ever does."""
     flipped: dict[Partition, str] = field(default_factory=dict)
     """Partitions with a flipped bit in one copy, and the node that has it."""
+    leading_on: list[str] = field(default_factory=list)
+    """Leaders that could not serve their log, and led on although enough others were in sync."""
     empty_leaders: list[str] = field(default_factory=list)
     """Leaders that were elected for what they had on a disk that is lost."""
     differing: dict[str, None] = field(default_factory=dict)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from copy import deepcopy
 from typing import Final
 
-from protocol.record_batch import iter_batches
+from coordinator.log.errors import LogError
+from coordinator.replication.replica import PATIENCE_MS
+from protocol.record_batch import HEADER_BYTES, iter_batches
 from tests.simulation.cluster_facts import PREFIX
 from tests.simulation.cluster_probes import all_in_sync, logs_of, node_id, state_of
 from tests.simulation.consumers import OTHER, TOPIC
@@ -14,8 +17,8 @@ from tests.simulation.disk import Directory
 from tests.simulation.etcd import CALM, Troubles
 from tests.simulation.etcd_members import MEMBERS
 from tests.simulation.faults import a_node, flipped_batch, is_segment, restart, within
-from tests.simulation.history import Partition
-from tests.simulation.inspection import led
+from tests.simulation.history import Partition, name_of
+from tests.simulation.inspection import Led, led
 from tests.simulation.registry import CLUSTER_FAULTS, FAULTS, cluster_fault
 from tests.simulation.world import Node, World
 
@@ -27,6 +30,9 @@ _SHARED: Final = (
 CLUSTER_FAULTS.update({name: FAULTS[name] for name in _SHARED})
 SETTLED_S: Final = 15.0
 """Within so many seconds of a start a node is in sync again, if nothing else is wrong."""
+
+_HANDED_OVER_S: Final = 6.0
+"""Within so long a leader that cannot serve has handed over: it looks once a second, and etcd may elect for two."""
 
 _DAEMONS: Final = (
     "loses_power", "is_killed", "loses_power_while_it_writes", "is_killed_while_it_writes", "is_restarted",
@@ -163,6 +169,88 @@ async def bit_flips_on_a_replica(world: World) -> None:
             world.history.cluster.flipped[partition] = node.name
             world.history.flips.append(flip)
             world.history.say(node.name, f"has a flipped bit in {path} at {position}, offset {flip.offset}")
+
+
+@cluster_fault
+async def leader_reads_damage(world: World) -> None:
+    """The header of a batch in a closed segment of a leader is not what was written, and somebody reads it there."""
+    node = a_node(world)
+    if not _others_have_all(world, node):
+        return
+    for partition, there in sorted(led(world).items(), key=lambda found: found[0]):
+        files = sorted((file for file in node.disk.files() if _is_of(file[0], partition)), key=lambda file: file[0])
+        if there.node is not node or partition[0].startswith("__") or partition in world.history.damaged:
+            continue
+        path, inode = files[0]
+        content = bytes(inode.live)
+        if len(files) == 1 or not content or _committed_bytes(world, partition, content) < len(content):
+            continue
+        position = _draw(world, HEADER_BYTES)
+        node.disk.flip_bit_at(inode, position)
+        world.history.damaged[partition] = None
+        world.history.cluster.flipped[partition] = node.name
+        world.history.flips.append(flipped_batch(partition, path, content, position, last_segment=False))
+        world.history.say(node.name, f"has a flipped bit in {path} at {position}, which is read")
+        with suppress(LogError, OSError):
+            await there.log.read(there.log.start_offset, 1)
+        await _look_for_hand_over(world, {partition: there})
+        return
+
+
+@cluster_fault
+async def disk_of_a_leader_is_full(world: World) -> None:
+    """A disk takes nothing any more: others lead what is written to."""
+    node = a_node(world)
+    node.disk.capacity = node.disk.used()
+    world.history.say(node.name, "has a full disk")
+    await _look_for_hand_over(
+        world, {partition: found for partition, found in led(world).items() if found.node is node}
+    )
+    node.disk.capacity = None
+    world.history.say(node.name, "has room on its disk again")
+
+
+async def _look_for_hand_over(world: World, there: dict[Partition, Led]) -> None:
+    """Notes leaders that lead on for too long while they cannot serve, and nothing keeps them from handing over."""
+    end_s, since_s = world.loop.time() + 1.5 * _HANDED_OVER_S, dict[Partition, float]()
+    while there and world.loop.time() < end_s:
+        await asyncio.sleep(0.25)
+        leading, quiet = led(world), _is_quiet(world)
+        for partition, found in sorted(there.items(), key=lambda one: one[0]):
+            now = leading.get(partition)
+            if now is None or now.log is not found.log:
+                del there[partition]
+            elif not quiet or not _cannot_serve(found) or not _others_are_enough(world, found):
+                since_s.pop(partition, None)
+            elif world.loop.time() - since_s.setdefault(partition, world.loop.time()) > _HANDED_OVER_S:
+                del there[partition]
+                world.history.cluster.leading_on.append(
+                    f"at {world.loop.time():.3f} s {found.node.name} leads {name_of(partition)}, although it could "
+                    f"not serve it since {since_s[partition]:.3f} s"
+                )
+
+
+def _cannot_serve(found: Led) -> bool:
+    return found.log.damage is not None or found.log.refused_for_s * 1000 >= PATIENCE_MS
+
+
+def _others_are_enough(world: World, found: Led) -> bool:
+    state = state_of(world, found)
+    return (
+        state is not None and sum(node_id(node) in state.isr for node in world.serving() if node is not found.node) > 1
+    )
+
+
+def _is_quiet(world: World) -> bool:
+    """Whether all nodes run, and reach one another and etcd."""
+    etcd = world.etcd
+    running = len(world.serving()) == len(world.nodes) and not any(node.disk.slow_s for node in world.nodes)
+    held = any(host.process.held is not None for host in world.hosts.values())
+    return running and not held and not etcd.down and etcd.troubles == CALM and world.network.is_whole
+
+
+def _is_of(path: str, partition: Partition) -> bool:
+    return is_segment(path) and _partition_of(path) == partition
 
 
 def _partition_of(path: str) -> Partition:

@@ -47,6 +47,12 @@ def the_leader_is_in_sync(history: History) -> Iterator[str]:
 
 
 @invariant
+def leaders_that_cannot_serve_hand_over(history: History) -> Iterator[str]:
+    """Who leads a partition while its disk is full, or its log damaged, hands over if others are enough."""
+    yield from history.cluster.leading_on
+
+
+@invariant
 def only_clean_replicas_lead(history: History) -> Iterator[str]:
     """A node that has lost its disk leads what it has copied since, and not what it was in sync with before."""
     yield from history.cluster.empty_leaders

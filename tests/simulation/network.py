@@ -47,6 +47,11 @@ class Network:
         self._listeners: dict[tuple[str, int], _Listener] = {}
         self._next_port = 30_000
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut, and nothing slow."""
+        return not self._cut and not any(self.slow.values())
+
     def cut(self, source: str, target: str) -> None:
         """Stalls everything from ``source`` to ``target``."""
         self._cut[source, target] = None
