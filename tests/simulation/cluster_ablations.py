@@ -123,26 +123,6 @@ def damaged_logs_hand_over() -> Iterator[None]:
 
 
 @safeguard(
-    "a damaged copy is given up by who is not in sync only",
-    *_LOST,
-    nodes=3,
-    workloads=("producing",),
-    faults=("leader_reads_damage", "node_is_killed"),
-    fault_s=20.0,
-    fault_pause_s=1.0,
-    segment_bytes=1024,
-    records=400,
-    producers=2,
-)
-def copies_nobody_counts_on() -> Iterator[None]:
-    with (
-        patch.object(Replica, "_is_spare", lambda replica, registration: True),
-        patch.object(Replica, "_others_are_enough", lambda replica: True),
-    ):
-        yield
-
-
-@safeguard(
     "proposals say what they are compared with",
     "metadata_is_written_with_a_fence",
     nodes=3,
