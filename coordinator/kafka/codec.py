@@ -161,11 +161,11 @@ class KafkaCodec:
     def encode(self, correlation_id: int, request: Request, response: Response) -> list[bytes]:
         """See ``Codec``."""
         kafka = cast("KafkaRequest", request)
-        pieces = self._pieces(kafka, cast("KafkaResponse", response))
-        if sum(map(len, pieces)) > DEFAULT_MAX_FRAME_BYTES + LENGTH_BYTES:
+        pieces, size = _pieces(kafka, cast("KafkaResponse", response).message)
+        if size > DEFAULT_MAX_FRAME_BYTES:
             text = f"the answer takes more than {DEFAULT_MAX_FRAME_BYTES} bytes; ask for less at a time"
             refusal = kafka.api.translator.refusal(kafka.message, kafka.version, ErrorCode.INVALID_REQUEST, text)
-            pieces = self._pieces(kafka, KafkaResponse(refusal))
+            pieces, _ = _pieces(kafka, refusal)
         return pieces
 
     def encode_packed(self, correlation_id: int, request: Request, head: bytes, body: bytes) -> list[bytes]:
@@ -178,11 +178,17 @@ class KafkaCodec:
         """Nothing: see the module text. A refused request ends its connection, and one that is a call refuses in its way."""
         return b""
 
-    def _pieces(self, request: KafkaRequest, response: KafkaResponse) -> list[bytes]:
-        pieces = encode(response.message, request.version)
-        header = encode_response_header(request.api.key, request.version, request.correlation_id)
-        pieces[0] = (len(header) + sum(map(len, pieces))).to_bytes(LENGTH_BYTES) + header + pieces[0]
-        return pieces
+
+def _pieces(request: KafkaRequest, answer: Message) -> tuple[list[bytes], int]:
+    """The frame of an answer, and how many bytes are in it."""
+    header = encode_response_header(request.api.key, request.version, request.correlation_id)
+    pieces = encode(answer, request.version)
+    if len(pieces) == 1:
+        payload = header + pieces[0]
+        return [len(payload).to_bytes(LENGTH_BYTES) + payload], len(payload)
+    size = len(header) + sum(map(len, pieces))
+    pieces[0] = size.to_bytes(LENGTH_BYTES) + header + pieces[0]
+    return pieces, size
 
 
 def _max_items(api_key: int) -> int:

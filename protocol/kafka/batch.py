@@ -39,10 +39,12 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 INSTALL: Final = "pip install 'aiocohort[kafka]'"
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
-_EPOCH: Final = struct.Struct(">i")
+_PLACE: Final = struct.Struct(">qii")
+"""Base offset, length, leader epoch."""
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
 _CRC: Final = struct.Struct(">I")
-_LENGTH_END: Final = 12
+LENGTH_END: Final = 12
 """The field of the length counts what is behind it."""
 _EPOCH_END: Final = 16
 _MAGIC_AT: Final = 16
@@ -117,7 +119,7 @@ class KafkaBatchHeader(NamedTuple):
     def pack(self) -> bytes:
         """The 61 bytes of this header; the checksum is the one in ``crc``."""
         return _HEADER.pack(
-            self.base_offset, self.size - _LENGTH_END, self.leader_epoch, MAGIC, self.crc, self.attributes,
+            self.base_offset, self.size - LENGTH_END, self.leader_epoch, MAGIC, self.crc, self.attributes,
             self.last_offset_delta, self.base_timestamp, self.max_timestamp, self.producer_id, self.producer_epoch,
             self.base_sequence, self.record_count,
         )  # fmt: skip
@@ -167,7 +169,7 @@ def read_batch_header(data: bytes | memoryview, at: int = 0) -> KafkaBatchHeader
         base_offset, length, leader_epoch, _, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id,
         producer_epoch, base_sequence, count,
     ) = _HEADER.unpack_from(data, at)  # fmt: skip
-    size = length + _LENGTH_END
+    size = length + LENGTH_END
     if not HEADER_BYTES <= size <= left:
         raise _corrupt(f"a batch that says it has {size} bytes cannot be in {left}")
     if count < 0 or last_delta < 0 or last_delta < count - 1:
@@ -208,6 +210,5 @@ def only_batch(data: bytes) -> KafkaBatchHeader:
 
 def placed(batch: bytes | memoryview, base_offset: int, leader_epoch: int) -> list[bytes | memoryview]:
     """The pieces of ``batch`` at its place in a log: offset and leader epoch are written, the checksum covers neither."""
-    view = memoryview(batch)
-    (length,) = _EPOCH.unpack_from(view, 8)
-    return [_OFFSET_AND_LENGTH.pack(base_offset, length) + _EPOCH.pack(leader_epoch), view[_EPOCH_END:]]
+    (length,) = _LENGTH.unpack_from(batch, _LENGTH_AT)
+    return [_PLACE.pack(base_offset, length, leader_epoch), memoryview(batch)[_EPOCH_END:]]

@@ -19,7 +19,10 @@ from typing import Final
 from protocol.control_batch import decode_control_batch
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.batch import (
+    CODECS,
     HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
     KafkaAttributes,
     KafkaBatchError,
     KafkaBatchHeader,
@@ -45,9 +48,13 @@ Pieces = list[bytes | memoryview]
 _NO_TIMESTAMP: Final = -1
 _EXTENT: Final = struct.Struct("<8xI16xH42xI")
 """Length, attributes and body length of a header of ours."""
+_SAID: Final = struct.Struct(">8xi4xb4xhi8xqq")
+"""Of a header of Kafka: length, magic, attributes, last offset delta, max timestamp, producer id."""
 # Plain numbers: an operation on two IntFlags takes a microsecond.
 _CONTROL: Final = int(Attributes.CONTROL)
 _KAFKA_BODY: Final = int(Attributes.KAFKA_BODY)
+_COMPRESSION_MASK: Final = int(KafkaAttributes.COMPRESSION_MASK)
+_ZSTD: Final = CODECS.index("zstd")
 _KEPT_IN_COLUMNS: Final = int(
     Attributes.LOG_APPEND_TIME | Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.DELETE_HORIZON
 )
@@ -178,21 +185,32 @@ def _passed_on(view: memoryview, position: int, header: BatchHeader, zstd: bool)
     """The batch that a Kafka client wrote, at its place."""
     start = position + NATIVE_HEADER_BYTES
     batch = view[start : start + header.body_length]
+    if _says_the_same(batch, header, zstd):
+        return placed(batch, header.base_offset, header.leader_epoch)
     inner = read_batch_header(batch)
     if not zstd and inner.codec == "zstd":
         return [_converted(view, position, header)]
-    if (
-        inner.last_offset_delta == header.last_offset_delta
-        and inner.max_timestamp == header.max_timestamp
-        and inner.producer_id == header.producer_id
-        and inner.attributes & _OUTER == header.attributes & _OUTER
-    ):
-        return placed(batch, header.base_offset, header.leader_epoch)
     whole = bytes(batch)
     check_crc(whole, inner)
     outer = _outer(header, inner.base_timestamp)
     attributes = inner.attributes & ~_OUTER | outer.attributes
     return [outer._replace(attributes=attributes).with_records(whole[HEADER_BYTES:])]
+
+
+def _says_the_same(batch: memoryview, header: BatchHeader, zstd: bool) -> bool:
+    """Whether a batch can go out as it is: nearly all do, so only what matters is read."""
+    if len(batch) < HEADER_BYTES:
+        return False
+    length, magic, attributes, last_offset_delta, max_timestamp, producer_id = _SAID.unpack_from(batch)
+    return (
+        length == len(batch) - LENGTH_END
+        and magic == MAGIC
+        and last_offset_delta == header.last_offset_delta
+        and max_timestamp == header.max_timestamp
+        and producer_id == header.producer_id
+        and attributes & _OUTER == header.attributes & _OUTER
+        and (zstd or attributes & _COMPRESSION_MASK != _ZSTD)
+    )
 
 
 def _end_markers(view: memoryview, position: int, header: BatchHeader) -> Pieces:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 from protocol.kafka.compiling import NUMBERS, SHORT_ARRAY_ITEMS, Source
 from protocol.kafka.decoding import MAX_STRING_BYTES
@@ -17,6 +17,31 @@ from protocol.kafka.schema import Array, Field, Message, Primitive, Structure
 
 UNCOPIED_BYTES: Final = 4096
 """Byte strings of this length and more are pieces of their own in what ``encode`` gives."""
+
+
+class _InPieces:
+    """See ``in_pieces``."""
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        self.pieces = pieces
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def in_pieces(pieces: Sequence[bytes | memoryview]) -> bytes:
+    """``pieces`` as one value for a field of records, of which only the length can be asked: ``encode`` passes them on.
+
+    They are put together where that is cheaper: a piece costs as much as to copy some ``UNCOPIED_BYTES``.
+    """
+    size = sum(map(len, pieces))
+    if size < UNCOPIED_BYTES * len(pieces) // 2:  # of a batch, its head is one that is small
+        return b"".join(pieces)
+    return cast("bytes", _InPieces(pieces, size))
+
 
 _Write = Callable[[Any], list[bytes]]
 _writers: dict[tuple[type[Message], int], _Write] = {}
@@ -94,6 +119,7 @@ class _Writer:
             "unsaid": _unsaid,
             "long": _long,
             "no_uuid": _no_uuid,
+            "InPieces": _InPieces,
         }
 
     def written(self, kind: type[Message]) -> _Write:
@@ -207,7 +233,12 @@ class _Writer:
             if self._copies:
                 source.add(f"add({name})")
                 return
-            with source.block(f"if {size} < {UNCOPIED_BYTES}:"):
+            instead = "if"
+            if kind is Primitive.RECORDS:
+                with source.block(f"if type({name}) is InPieces:"):
+                    source.add("pieces.append(b''.join(out))", "out.clear()", f"pieces += {name}.pieces")
+                instead = "elif"
+            with source.block(f"{instead} {size} < {UNCOPIED_BYTES}:"):
                 source.add(f"add({name})")
             with source.block("else:"):
                 source.add("pieces.append(b''.join(out))", "out.clear()", f"pieces.append({name})")

@@ -7,6 +7,7 @@ has header 0 in all versions: its reader does not know yet what the daemon speak
 from __future__ import annotations
 
 import struct
+from functools import cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -69,7 +70,12 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     """The header of the answer to a request. Raises ``ProtocolError`` for an API key that is not known."""
-    return _CORRELATION_ID.pack(correlation_id) + bytes(response_header_version(api_key, api_version))
+    return _CORRELATION_ID.pack(correlation_id) + _behind_correlation_id(api_key, api_version)
+
+
+@cache
+def _behind_correlation_id(api_key: int, api_version: int) -> bytes:
+    return bytes(response_header_version(api_key, api_version))
 
 
 def decode_response_header(api_key: int, api_version: int, data: bytes | memoryview) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.kafka.decoding import STEP_BYTES, decode, decode_in_steps, read_varint
-from protocol.kafka.encoding import UNCOPIED_BYTES, encode, varint
+from protocol.kafka.encoding import UNCOPIED_BYTES, encode, in_pieces, varint
 from protocol.kafka.messages.fetch_response import (
     FetchableTopicResponse,
     FetchResponse,
@@ -86,6 +86,20 @@ def test_long_byte_strings_are_not_copied() -> None:
     pieces = encode(FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)]), 12)
     assert [piece is records for piece in pieces] == [False, True, False, True, False]
     assert short in pieces[2]
+
+
+@pytest.mark.parametrize("version", [4, 12])
+@pytest.mark.parametrize("size", [3, UNCOPIED_BYTES])
+def test_records_in_pieces_are_what_they_are_together(version: int, size: int) -> None:
+    parts: list[bytes | memoryview] = [b"head", memoryview(b"x" * size), b"tail", memoryview(b"y" * size)]
+
+    def answer(records: bytes) -> FetchResponse:
+        partitions = [PartitionData(number, records=records) for number in range(2)]
+        return FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
+
+    pieces = encode(answer(in_pieces(parts)), version)
+    assert b"".join(pieces) == encoded(answer(b"".join(parts)), version)
+    assert sum(piece is parts[1] for piece in pieces) == (2 if size == UNCOPIED_BYTES else 0)
 
 
 @dataclass(slots=True)
