@@ -36,6 +36,8 @@ log = get_logger()
 T = TypeVar("T")
 
 MAX_REPLICATION_FACTOR: Final = 7
+MAX_DELETED: Final = MAX_OPERATIONS // 4
+"""Topics that one transaction deletes, with four operations each."""
 _PUTS: Final = MAX_OPERATIONS - 1
 _ATTEMPTS: Final = 5
 
@@ -205,38 +207,54 @@ class ClusterTopics:
             if not await self._carried_out(compare, some, partial(self._holds, some[-1])):
                 raise _changed_meanwhile(topic)
 
-    async def delete(self, topic: Topic) -> None:
-        """Removes a topic and notes which nodes may have logs of it: its name is free at once.
+    async def delete(self, topics: Sequence[Topic]) -> dict[str, TopicError]:
+        """Removes topics, at most ``MAX_DELETED``, and notes which nodes may have logs of them: the names are free at once.
 
-        Raises ``TopicError`` and ``MetadataUnavailableError``.
+        All go with one transaction; where one of them was changed meanwhile, each with its own. Returns why those are there
+        still that are. Raises ``MetadataUnavailableError``.
         """
-        known = self._known_topic(topic)
-        targets = self._catalog.reassignments()
-        nodes = {node for state in topic.partitions for node in (*state.replicas, *state.adding)}
-        for index in range(len(topic.partitions)):
-            nodes.update(targets.get((topic.topic_id, index), ()))
-        note = {"name": topic.name, "partitions": len(topic.partitions), "nodes": sorted(nodes)}
-        operations: list[Operation] = [
-            Delete(topic_key(topic.name)),
-            DeletePrefix(partitions_prefix(topic.topic_id)),
-            DeletePrefix(reassignments_prefix(topic.topic_id)),
-            Put(deleting_key(topic.topic_id), note),
-        ]
-        compare = [Compare(topic_key(topic.name), "create", known.create_revision)]
-        if not await self._carried_out(compare, operations, lambda: not self._is_there(topic)):
-            raise _changed_meanwhile(topic)
+        if await self._deleted(topics):
+            return {}
+        refused: dict[str, TopicError] = {}
+        for topic in filter(self._is_there, topics):
+            if not await self._deleted([topic]):
+                refused[topic.name] = _changed_meanwhile(topic)
+        return refused
 
-    async def deletion_done(self, topic_id: str, node: int) -> None:
-        """Notes that a node has no logs of a deleted topic any more; the last one removes the note.
+    async def _deleted(self, topics: Sequence[Topic]) -> bool:
+        targets = self._catalog.reassignments()
+        compare: list[Compare] = []
+        operations: list[Operation] = []
+        for topic in filter(self._is_there, topics):
+            nodes = {node for state in topic.partitions for node in (*state.replicas, *state.adding)}
+            for index in range(len(topic.partitions)):
+                nodes.update(targets.get((topic.topic_id, index), ()))
+            note = {"name": topic.name, "partitions": len(topic.partitions), "nodes": sorted(nodes)}
+            compare.append(Compare(topic_key(topic.name), "create", self._known_topic(topic).create_revision))
+            operations += (
+                Delete(topic_key(topic.name)),
+                DeletePrefix(partitions_prefix(topic.topic_id)),
+                DeletePrefix(reassignments_prefix(topic.topic_id)),
+                Put(deleting_key(topic.topic_id), note),
+            )
+        if not compare:
+            return True
+        return await self._carried_out(compare, operations, lambda: not any(map(self._is_there, topics)))
+
+    async def deletion_done(self, topic_ids: Sequence[str], node: int) -> None:
+        """Notes that a node has no logs of deleted topics any more; the last node removes the note of a topic.
 
         Raises ``MetadataUnavailableError``: do it again then.
         """
-        key = deleting_key(topic_id)
-        while (known := self._store.get(key)) is not None and node in known.value.get("nodes", ()):
-            left = [other for other in known.value["nodes"] if other != node]
-            operation = Put(key, {**known.value, "nodes": left}) if left else Delete(key)
-            if await self._store.transaction([Compare(key, "mod", known.mod_revision)], [operation]) is None:
-                await self._store.catch_up()
+        for some in _chunks(topic_ids, MAX_OPERATIONS):
+            while notes := self._notes_with(some, node):
+                compare = [Compare(note.key, "mod", note.mod_revision) for note in notes]
+                if await self._store.transaction(compare, [_without(note, node) for note in notes]) is None:
+                    await self._store.catch_up()  # another node was faster, and there is less to do each time
+
+    def _notes_with(self, topic_ids: Sequence[str], node: int) -> list[KeyValue]:
+        notes = [self._store.get(deleting_key(topic_id)) for topic_id in topic_ids]
+        return [note for note in notes if note is not None and node in note.value.get("nodes", ())]
 
     async def alter(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Gives a topic other settings; ``change`` makes of it the draft to be written, again when another was faster.
@@ -326,6 +344,11 @@ def _puts(topic: Topic, first: int) -> list[Put]:
         Put(partition_key(topic.topic_id, index), encode_state(topic.partitions[index]))
         for index in range(first, len(topic.partitions))
     ]
+
+
+def _without(note: KeyValue, node: int) -> Operation:
+    left = [other for other in note.value["nodes"] if other != node]
+    return Put(note.key, {**note.value, "nodes": left}) if left else Delete(note.key)
 
 
 def _together(topics: Sequence[Topic]) -> Iterator[list[Topic]]:

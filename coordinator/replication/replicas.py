@@ -50,10 +50,10 @@ class Replicas:
         *,
         replica_lag_time_max_ms: int,
         wall_ms: Callable[[], int],
-        deletion_done: Callable[[str, int], Awaitable[None]],
+        deletion_done: Callable[[Sequence[str], int], Awaitable[None]],
         on_fatal: Callable[[str], None],
     ) -> None:
-        """``deletion_done`` takes a node out of the note of a deleted topic, by topic id and node."""
+        """``deletion_done`` takes a node out of the notes of deleted topics, by topic ids and node."""
         self.by_id: dict[tuple[str, int], Replica] = {}
         self.me = Incarnation(catalog.node_id, NOT_REGISTERED)
         self.wall_ms = wall_ms
@@ -380,18 +380,24 @@ class Replicas:
 
     async def _remove_deleted(self) -> None:
         """Removes what is left of deleted topics, and takes this node out of their notes."""
+        removed: list[str] = []
         for topic_id, name, partitions in self._catalog.deletions_of(self.me.node):
             if any((topic_id, index) in self.by_id or (name, index) in self._retiring for index in range(partitions)):
                 continue
             try:
                 for index in range(partitions):
                     await self._logs.remove(name, topic_id, index)
-                await self._deletion_done(topic_id, self.me.node)
             except WriteInDoubtError as error:
                 self._on_fatal(f"the logs of {name} could not be removed: {error}. What is on disk is unknown")
                 return
-            except (OSError, MetadataUnavailableError) as error:
+            except OSError as error:
                 log.warning("deleted_topic_not_removed", topic=name, topic_id=topic_id, error=str(error))
+            else:
+                removed.append(topic_id)
+        try:
+            await self._deletion_done(removed, self.me.node)
+        except (MetadataUnavailableError, OSError) as error:
+            log.warning("deletions_not_noted", topics=len(removed), error=str(error))
 
     # High watermarks on disk
 

@@ -12,6 +12,7 @@ import pytest
 from client import Admin, Consumer, Producer, TopicPartition
 from client.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 from coordinator.cluster import Cluster
+from coordinator.metadata.catalog import OFFSETS_TOPIC
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.messages import Request
@@ -94,6 +95,19 @@ async def test_each_node_changes_topics_and_the_others_know(cluster: Cluster) ->
         assert await three.list_topics() == []
         await until(lambda: not any(directories(cluster, node, "many-") for node in range(3)), "their logs go")
         await until(lambda: not any(directories(cluster, node, "orders-") for node in range(3)), "their logs go")
+
+
+async def test_topics_that_are_deleted_together_have_their_answers_each(cluster: Cluster) -> None:
+    names = [f"t{number:03}" for number in range(70)]
+    wanted = [*names[:40], OFFSETS_TOPIC, "unknown", *names[35:]]  # five of them twice
+    expected = [ErrorCode.NONE] * 40 + [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    expected += [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 6 + [ErrorCode.NONE] * 30
+    async with Admin(cluster.addresses[1]) as admin, raw(cluster.addresses[1]) as client:
+        await admin.create_topics(dict.fromkeys(names, 2))
+        (told,) = await ask(client, DeleteTopicsRequest(tuple(wanted), 30_000))
+        assert [(entry[0], entry[1]) for entry in told] == list(zip(wanted, expected, strict=True))  # type: ignore[attr-defined]
+        assert await admin.list_topics() == []
+        await until(lambda: not any(directories(cluster, node, "t0") for node in range(3)), "their logs go")
 
 
 async def test_a_topic_that_is_made_again_while_a_node_is_down_is_another_one(cluster: Cluster) -> None:

@@ -22,6 +22,6 @@ async def _forget(node: Node, request: UnregisterBrokerRequest) -> UnregisterBro
     broker_id = request.broker_id
     await node.administration.forget_node(broker_id)
     if node.cluster_topics is not None:
-        for topic_id, _, _ in node.catalog.deletions_of(broker_id):  # it cannot remove its logs of them
-            await node.cluster_topics.deletion_done(topic_id, broker_id)
+        deleted = [topic_id for topic_id, _, _ in node.catalog.deletions_of(broker_id)]
+        await node.cluster_topics.deletion_done(deleted, broker_id)  # it cannot remove its logs of them
     return UnregisterBrokerResponse(ErrorCode.NONE)

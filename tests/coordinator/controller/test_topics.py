@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.controller.administration import Administration
 from coordinator.controller.internal_topics import InternalTopics
-from coordinator.controller.topics import ClusterTopics
+from coordinator.controller.topics import MAX_DELETED, ClusterTopics
 from coordinator.metadata.authority import Compare, Operation, Put
 from coordinator.metadata.catalog import INTERNAL_TOPICS, OFFSETS_TOPIC, Catalog, TopicError
 from coordinator.metadata.keys import CREATING, deleting_key, live_key, partitions_prefix, reassignment_key, topic_key
@@ -245,20 +245,62 @@ async def test_a_deleted_topic_is_noted_until_each_node_has_removed_its_logs() -
     await node.create("a", 3, 2)
     topic = node.catalog.topic("a")
     await put(node.store, (reassignment_key(topic.topic_id, 0), {"target": [1, 9]}))
-    await node.topics.delete(topic)
+    assert await node.topics.delete([topic]) == {}
     assert (node.catalog.topics, node.store.range("partitions/"), node.store.range("reassignments/")) == ({}, [], [])
     assert node.catalog.is_deleted(topic.topic_id)
     await node.create("a", 1, 1)  # the name is free at once
     await follow(other.store)
     nodes = [each for each in (1, 2, 3, 9) if other.catalog.deletions_of(each) == [(topic.topic_id, "a", 3)]]
     assert 9 in nodes
-    await asyncio.gather(*(each.topics.deletion_done(topic.topic_id, each.catalog.node_id) for each in (node, other)))
+    await asyncio.gather(*(each.topics.deletion_done([topic.topic_id], each.catalog.node_id) for each in (node, other)))
     for left in (3, 9):
         assert node.store.get(deleting_key(topic.topic_id)) is not None
         await follow(other.store)
-        await other.topics.deletion_done(topic.topic_id, left)
+        await other.topics.deletion_done([topic.topic_id], left)
     await follow(node.store)
     assert (node.store.get(deleting_key(topic.topic_id)), node.catalog.is_deleted(topic.topic_id)) == (None, False)
+
+
+async def test_many_topics_are_deleted_by_few_transactions_and_noted_by_few() -> None:
+    _, node, other = await three()
+    topics = [node.topics.draft(f"t{number}", 2, 2, {}) for number in range(3 * MAX_DELETED)]
+    await node.topics.create(topics)
+    await follow(other.store)
+    node.store.sent = other.store.sent = 0
+    for start in range(0, len(topics), MAX_DELETED):
+        named = [node.catalog.topic(topic.name) for topic in topics[start : start + MAX_DELETED]]
+        assert await node.topics.delete(named) == {}
+    assert (node.catalog.topics, node.store.sent) == ({}, 3)
+    await follow(other.store)
+    ids = [topic.topic_id for topic in topics]
+    await asyncio.gather(node.topics.deletion_done(ids, 1), other.topics.deletion_done(ids, 2))
+    await follow(node.store)
+    await node.topics.deletion_done(ids, 3)
+    assert node.store.range("deleting/") == []
+    assert node.store.sent + other.store.sent <= 3 + 4
+
+
+async def test_of_topics_that_are_deleted_together_one_that_was_changed_keeps_none_from_going() -> None:
+    _, node, other = await three()
+    for name in "abcd":
+        await node.create(name, 1, 1)
+    await follow(other.store)
+    stale = [other.catalog.topic(name) for name in "abcd"]
+    assert await node.topics.delete([node.catalog.topic("b"), node.catalog.topic("c")]) == {}
+    await node.create("c", 1, 1)
+    assert await other.topics.delete(stale) == {}
+    assert list(other.catalog.topics) == ["c"], "the namesake stays"
+
+
+async def test_topics_whose_deletion_lost_its_answer_are_deleted_once() -> None:
+    _, node, _ = await three()
+    for name in "abc":
+        await node.create(name, 1, 1)
+    fates = iter(["late", "lost", "fine"])
+    node.store.fate = lambda: next(fates, "fine")
+    assert await node.topics.delete([node.catalog.topic(name) for name in "ab"]) == {}
+    assert await node.topics.delete([node.catalog.topic("c")]) == {}
+    assert (node.catalog.topics, len(node.store.range("deleting/"))) == ({}, 3)
 
 
 async def test_deleting_a_namesake_is_refused_to_who_has_not_heard_of_it() -> None:
@@ -266,9 +308,9 @@ async def test_deleting_a_namesake_is_refused_to_who_has_not_heard_of_it() -> No
     await node.create("a", 1, 1)
     await follow(other.store)
     stale = other.catalog.topic("a")
-    await node.topics.delete(node.catalog.topic("a"))
+    assert await node.topics.delete([node.catalog.topic("a")]) == {}
     await node.create("a", 1, 1)
-    await other.topics.delete(stale)  # it is gone already: nothing to do
+    assert await other.topics.delete([stale]) == {}  # it is gone already: nothing to do
     assert other.catalog.topic("a").topic_id == node.catalog.topic("a").topic_id != stale.topic_id
 
 
@@ -299,7 +341,7 @@ async def test_lost_answers_change_nothing_about_what_is_done_once(seed: int) ->
             await node.topics.alter(topic.name, lambda known: node.catalog.draft_config(known, {"segment.bytes": 2048}))
             assert node.catalog.topic(topic.name).config == {"segment.bytes": 2048}
             if chance.random() < 0.5:
-                await node.topics.delete(node.catalog.topic(topic.name))
+                assert await node.topics.delete([node.catalog.topic(topic.name)]) == {}
                 assert topic.name not in node.catalog.topics
         except MetadataUnavailableError:
             in_doubt += 1

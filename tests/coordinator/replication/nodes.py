@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -136,8 +136,8 @@ class ReplicaNode:
         self.disk.close()
         assert not self.failed
 
-    async def _deletion_done(self, topic_id: str, node: int) -> None:
-        raise AssertionError(f"node {node} removes {topic_id}")
+    async def _deletion_done(self, topic_ids: Sequence[str], node: int) -> None:
+        assert not topic_ids, f"node {node} removes {topic_ids}"
 
     def replica(self, index: int = 0) -> Replica:
         """Its replica of a partition."""

@@ -138,13 +138,12 @@ class ReplicaNode:
         assert log is not None
         return log
 
-    async def _deletion_done(self, topic_id: str, node: int) -> None:
-        known = self.store.get(deleting_key(topic_id))
-        if known is None:
-            return
-        left = [one for one in known.value["nodes"] if one != node]
-        key = deleting_key(topic_id)
-        await self.store.transaction([], [Put(key, {**known.value, "nodes": left}) if left else Delete(key)])
+    async def _deletion_done(self, topic_ids: Sequence[str], node: int) -> None:
+        for key in map(deleting_key, topic_ids):
+            known = self.store.get(key)
+            if known is not None:
+                left = [one for one in known.value["nodes"] if one != node]
+                await self.store.transaction([], [Put(key, {**known.value, "nodes": left}) if left else Delete(key)])
 
 
 class ReplicaCluster:
