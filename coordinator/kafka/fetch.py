@@ -17,7 +17,7 @@ from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.fetch_sessions import FetchContext, FetchSessions, Key
 from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode
-from coordinator.server.call import Steps
+from coordinator.server.call import Steps, StepsLeft
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchError
 from protocol.kafka.conversion import Pieces, kafka_batches, largest_columns
@@ -46,7 +46,7 @@ _BYTES_PER_STEP: Final = 64 * 1024
 _BYTES_PER_BATCH: Final = 1024
 """What a batch costs that is passed on, as bytes that are made."""
 _PARTITIONS_PER_STEP: Final = 1024
-"""Partitions without records whose answers are made in one step: two to three ms."""
+"""Partitions that are looked up, or whose answers without records are made, in one step: two to three ms."""
 _CONVERTED_ON_LOOP_BYTES: Final = 512 * 1024
 """Columns that become Kafka's records in one step: two to three ms."""
 
@@ -60,22 +60,25 @@ class _Fetch:
         self._handle = node.handlers[native.FetchRequest]
         self._sessions = FetchSessions(lambda: zlib.crc32(node.new_id().encode()) & 0x7FFFFFFF or 1)
 
-    def handle(self, call: KafkaCall) -> None:
+    def handle(self, call: KafkaCall) -> StepsLeft:
         """Answers when there are enough records, or the time is over."""
         request: FetchRequest = call.message
         by_id = call.version >= _BY_ID_SINCE
-        context = self._sessions.open(
-            request.session_id,
-            request.session_epoch,
-            by_id,
-            _asked(request, by_id),
-            _forgotten(request, by_id),
-            _now_ms(),
-        )
+        asked, forgotten = _asked(request, by_id), _forgotten(request, by_id)
+        context = self._sessions.open(request.session_id, request.session_epoch, by_id, asked, forgotten, _now_ms())
         if isinstance(context, KafkaCode):
             call.reply(FetchResponse(error_code=context))
-            return
-        reading = self._found(context, by_id)
+            return None
+        steps = self._read(call, context)
+        if len(context.partitions) > _PARTITIONS_PER_STEP:
+            return steps
+        for _ in steps:
+            pass  # so few that there is no step between
+        return None
+
+    def _read(self, call: KafkaCall, context: FetchContext) -> Steps:
+        request: FetchRequest = call.message
+        reading = yield from self._found(context)
         asked = native.FetchRequest(
             0 if reading.unknown else request.max_wait_ms,  # an error is told at once, as of topics that are known
             request.min_bytes,
@@ -104,10 +107,15 @@ class _Fetch:
             except StopIteration:
                 return
 
-    def _found(self, context: FetchContext, by_id: bool) -> _Reading:
+    def _found(self, context: FetchContext) -> Generator[None, None, _Reading]:
         """What is asked of which topic, in the order of the context; ids that no topic has are answered already."""
-        reading, asked = _Reading(context), list[native.FetchTopic]()
-        for named, keys in groupby(context.partitions, lambda key: key[0]):
+        reading, asked, done = _Reading(context), list[native.FetchTopic](), 0
+        for named, group in groupby(context.partitions, lambda key: key[0]):
+            if done >= _PARTITIONS_PER_STEP:
+                done = 0
+                yield
+            keys = list(group)
+            done += len(keys)
             if isinstance(named, str):
                 name, topic_id = named, ""
             else:

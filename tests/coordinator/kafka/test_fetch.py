@@ -166,6 +166,19 @@ async def test_an_id_that_no_topic_has_is_told_at_once(wire: KafkaWire, topic_id
     assert missing.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_a_session_of_thousands_of_partitions_is_served_in_steps(wire: KafkaWire, topic_id: bytes) -> None:
+    """Its incremental requests are as short as any, and what they ask for is as much."""
+    missing = [FetchTopic("", index.to_bytes(16), [FetchPartition(0)]) for index in range(1, 3_000)]
+    begun = await wire.ask(fetching(NO_SESSION, BEGINS, [*missing, *reading(topic_id, {0: 0})]), 17)
+    assert len(indexes(begun)) == 3_000
+    await append(wire, 0)
+    errors = await wire.ask(fetching(begun.session_id, 1, []), 17)
+    codes = [each.error_code for topic in errors.responses for each in topic.partitions]
+    assert (codes.count(KafkaCode.UNKNOWN_TOPIC_ID), codes.count(0)) == (2_999, 1)
+    forgotten = [ForgottenTopic("", topic.topic_id, [0]) for topic in missing]
+    assert (await wire.ask(fetching(begun.session_id, 2, reading(topic_id, {0: 1}), forgotten), 17)).responses == []
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_topic_that_is_deleted_is_not_read_under_its_id(
     coordinator: Coordinator, wire: KafkaWire, topic_id: bytes, again: bool
