@@ -122,7 +122,7 @@ class _Fetch:
                 topic = self._node.topic_of(named)
                 if topic is None:
                     reading.unknown += [
-                        (key, PartitionData(key[1], KafkaCode.UNKNOWN_TOPIC_ID, -1, records=b"")) for key in keys
+                        (key, native.FetchedPartition(key[1], KafkaCode.UNKNOWN_TOPIC_ID)) for key in keys
                     ]
                     continue
                 name, topic_id = topic.name, topic.topic_id
@@ -135,20 +135,19 @@ class _Fetch:
         """Makes Kafka's batches of all that was read, in steps, and answers."""
         request: FetchRequest = call.message
         room = _Room(request.max_bytes, call.version)
-        data: dict[Key, PartitionData] = dict(reading.unknown)
+        data: dict[Key, native.FetchedPartition] = dict(reading.unknown)
         for topic in response.responses:
             named = reading.keys[topic.topic]
             for read in topic.partitions:
-                records = b""
+                told = read
                 if read.records:
                     made = yield from room.made(read.records)
                     if isinstance(made, KafkaBatchError):
-                        read = replace(read, error_code=made.code)
+                        told = replace(read, error_code=made.code, records=b"")
                     else:
-                        records = made
-                told = _fetched(read, records, call.version)
-                if isinstance(named, bytes) and told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    told.error_code = self._code_of(named, topic.topic)
+                        told = replace(read, records=made)
+                elif isinstance(named, bytes) and read.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    told = replace(read, error_code=self._code_of(named, topic.topic))
                 data[named, read.partition_index] = told
                 if len(data) % _PARTITIONS_PER_STEP == 0:
                     yield None
@@ -157,7 +156,8 @@ class _Fetch:
         if call.version >= _ENDPOINTS_SINCE and response.node_endpoints:
             endpoints = [NodeEndpoint(*broker) for broker in self._node.named(call, response.node_endpoints)]
         code = response.error_code or answer.error_code
-        call.reply(FetchResponse(0, code, answer.session_id, _in_topics(answer.partitions), endpoints))
+        topics = _in_topics(answer.partitions, call.version)
+        call.reply(FetchResponse(0, code, answer.session_id, topics, endpoints))
 
     def _code_of(self, topic_id: bytes, name: str) -> int:
         """Why a partition of a topic that had this id when the request came cannot be read."""
@@ -175,7 +175,7 @@ class _Reading:
     topics: tuple[native.FetchTopic, ...] = ()
     keys: dict[str, str | bytes] = field(default_factory=dict)
     """How the client names each topic, by its name."""
-    unknown: list[tuple[Key, PartitionData]] = field(default_factory=list)
+    unknown: list[tuple[Key, native.FetchedPartition]] = field(default_factory=list)
     """The answers for partitions of topics that are not there."""
 
 
@@ -206,9 +206,9 @@ def _forgotten(request: FetchRequest, by_id: bool) -> list[Key]:
     ]
 
 
-def _in_topics(partitions: Mapping[Key, PartitionData]) -> list[FetchableTopicResponse]:
+def _in_topics(partitions: Mapping[Key, native.FetchedPartition], version: int) -> list[FetchableTopicResponse]:
     topics: dict[str | bytes, FetchableTopicResponse] = {}
-    for (named, _), data in partitions.items():
+    for (named, _), read in partitions.items():
         topic = topics.get(named)
         if topic is None:
             if isinstance(named, str):
@@ -216,7 +216,7 @@ def _in_topics(partitions: Mapping[Key, PartitionData]) -> list[FetchableTopicRe
             else:
                 topic = FetchableTopicResponse("", named)
             topics[named] = topic
-        topic.partitions.append(data)
+        topic.partitions.append(_fetched(read, version))
     return list(topics.values())
 
 
@@ -278,14 +278,14 @@ def fetch(node: KafkaNode) -> Translator:
     return Translator(FetchRequest, _Fetch(node).handle, _fetched_not)
 
 
-def _fetched(read: native.FetchedPartition, records: bytes, version: int) -> PartitionData:
+def _fetched(read: native.FetchedPartition, version: int) -> PartitionData:
     data = PartitionData(
         read.partition_index,
         read.error_code,
         read.high_watermark,
         read.last_stable_offset,
         read.log_start_offset,
-        records=records,
+        records=read.records,
     )
     if version >= _LEADERS_SINCE:
         if read.diverging_epoch >= 0:

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from coordinator.kafka.codes import KafkaCode
-from protocol.kafka.messages.fetch_response import PartitionData
-from protocol.messages.records import FetchPartition
+from protocol.messages.records import FetchedPartition, FetchPartition
 
 NO_SESSION: Final = 0
 BEGINS: Final = 0
@@ -57,13 +56,13 @@ class _Partition:
     last_stable_offset: int = -1
     log_start_offset: int = -1
 
-    def has_news(self, data: PartitionData) -> bool:
+    def has_news(self, data: FetchedPartition) -> bool:
         """Whether the client is to be told ``data``; what it is told is noted."""
         told = self.high_watermark, self.last_stable_offset, self.log_start_offset
         self.high_watermark = data.high_watermark
         self.last_stable_offset = data.last_stable_offset
         self.log_start_offset = data.log_start_offset
-        if data.error_code or data.diverging_epoch is not None:
+        if data.error_code or data.diverging_epoch >= 0:
             self.high_watermark = -1  # so that the client hears of the partition when the error is over
             return True
         return bool(data.records) or told != (data.high_watermark, data.last_stable_offset, data.log_start_offset)
@@ -90,14 +89,14 @@ class SessionAnswer(NamedTuple):
 
     error_code: int
     session_id: int
-    partitions: Mapping[Key, PartitionData]
+    partitions: Mapping[Key, FetchedPartition]
 
 
 class FetchContext(NamedTuple):
     """A request that may be answered: what it reads, and to which session it belongs."""
 
     partitions: Mapping[Key, FetchPartition]
-    answer: Callable[[dict[Key, PartitionData], int], SessionAnswer]
+    answer: Callable[[dict[Key, FetchedPartition], int], SessionAnswer]
     """Given what was read of the partitions, and the time, what the client is told."""
 
 
@@ -190,7 +189,7 @@ class FetchSessions:
         return FetchContext(reads, lambda told, now_ms: _go_on_with(session, expected, told))
 
     def _begin(
-        self, by_id: bool, asked: Mapping[Key, FetchPartition], told: dict[Key, PartitionData], now_ms: int
+        self, by_id: bool, asked: Mapping[Key, FetchPartition], told: dict[Key, FetchedPartition], now_ms: int
     ) -> SessionAnswer:
         cost = sum(map(_cost, asked))
         if not self._make_room(len(asked), cost, now_ms):
@@ -249,11 +248,11 @@ def next_epoch(epoch: int) -> int:
     return FIRST_EPOCH if epoch == _LAST_EPOCH else epoch + 1
 
 
-def _of_no_session(told: dict[Key, PartitionData], now_ms: int) -> SessionAnswer:
+def _of_no_session(told: dict[Key, FetchedPartition], now_ms: int) -> SessionAnswer:
     return SessionAnswer(0, NO_SESSION, told)
 
 
-def _go_on_with(session: _Session, expected: int, told: dict[Key, PartitionData]) -> SessionAnswer:
+def _go_on_with(session: _Session, expected: int, told: dict[Key, FetchedPartition]) -> SessionAnswer:
     """The news of ``told``. Another request of the session may have come while this one waited: that is answered."""
     if session.epoch != expected:
         return SessionAnswer(KafkaCode.INVALID_FETCH_SESSION_EPOCH, NO_SESSION, {})

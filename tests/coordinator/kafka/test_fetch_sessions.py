@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +23,7 @@ from coordinator.kafka.fetch_sessions import (
     SessionAnswer,
     next_epoch,
 )
-from protocol.kafka.messages.fetch_response import EpochEndOffset, PartitionData
-from protocol.messages.records import FetchPartition
+from protocol.messages.records import FetchedPartition, FetchPartition
 
 EARLY, LATE = 0, EVICTION_MS + 1
 
@@ -40,13 +39,10 @@ def asking(*keys: Key, offset: int = 0) -> dict[Key, FetchPartition]:
     return {key: FetchPartition(key[1], offset, 1000) for key in keys}
 
 
-def told(context: FetchContext | KafkaCode, now_ms: int = EARLY, **changes: int) -> SessionAnswer:
+def told(context: FetchContext | KafkaCode, now_ms: int = EARLY, **changes: Any) -> SessionAnswer:
     """The answer when nothing is there to read."""
     assert isinstance(context, FetchContext), context
-    data = {key: PartitionData(key[1], 0, 0, 0, 0, records=b"") for key in context.partitions}
-    for each in data.values():
-        for name, value in changes.items():
-            setattr(each, name, value)
+    data = {key: replace(FetchedPartition(key[1], 0, 0, 0, 0), **changes) for key in context.partitions}
     return context.answer(data, now_ms)
 
 
@@ -96,7 +92,7 @@ def test_where_logs_part_is_told_each_time() -> None:
     for epoch in (1, 2):
         context = cache.open(number, epoch, False, {}, (), EARLY)
         assert isinstance(context, FetchContext)
-        data = PartitionData(0, 0, 0, 0, 0, diverging_epoch=EpochEndOffset(1, 2), records=b"")
+        data = FetchedPartition(0, 0, 0, 0, 0, diverging_epoch=1, diverging_end=2)
         assert context.answer({("t", 0): data}, EARLY).partitions
     assert told(cache.open(number, 3, False, {}, (), EARLY)).partitions
 
@@ -106,8 +102,10 @@ def test_who_had_records_is_read_last_in_the_next_request() -> None:
     number = begun(cache, 3)
     context = cache.open(number, 1, False, {}, (), EARLY)
     assert isinstance(context, FetchContext)
-    data: dict[Key, PartitionData]
-    data = {("t", index): PartitionData(index, 0, 0, 0, 0, records=b"r" if index == 0 else b"") for index in range(3)}
+    data: dict[Key, FetchedPartition]
+    data = {
+        ("t", index): FetchedPartition(index, 0, 0, 0, 0, records=b"r" if index == 0 else b"") for index in range(3)
+    }
     assert list(context.answer(data, EARLY).partitions) == [("t", 0)]
     after = cache.open(number, 2, False, {}, (), EARLY)
     assert isinstance(after, FetchContext)
@@ -223,12 +221,12 @@ class Log:
     end: int = 0
     error: int = 0
 
-    def read(self, offset: int) -> PartitionData:
+    def read(self, offset: int) -> FetchedPartition:
         if self.error:
-            return PartitionData(0, self.error, self.end, self.stable, self.start, records=b"")
+            return FetchedPartition(0, self.error, self.end, self.stable, self.start)
         at_most_two = min(self.stable, offset + 2)
         records = bytes(each % 256 for each in range(max(offset, self.start), at_most_two))
-        return PartitionData(0, 0, self.end, self.stable, self.start, records=records)
+        return FetchedPartition(0, 0, self.end, self.stable, self.start, records=records)
 
 
 @dataclass
