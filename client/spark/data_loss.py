@@ -40,7 +40,8 @@ def surviving(
         else:
             losses.append(f"{partition.topic}-{partition.partition} {why}")
     report(losses, fail)
-    return Positions(kept, start.ids, start.cluster_id, start.group_id)
+    epochs = {partition: epoch for partition, epoch in start.epochs.items() if partition in kept}
+    return Positions(kept, start.ids, start.cluster_id, start.group_id, epochs=epochs)
 
 
 def report(losses: list[str], fail: bool) -> None:

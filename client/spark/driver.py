@@ -91,6 +91,19 @@ class Driver:
 
         return self._asking(work)
 
+    def ends(self, partitions: Iterable[TopicPartition]) -> tuple[Offsets, Offsets]:
+        """Where the logs end for the query, and of those with replicas the epoch of the leader that said so."""
+        asked = dict.fromkeys(partitions, LATEST)
+        if not asked:
+            return {}, {}
+
+        async def work(cluster: Cluster, deadline: Deadline) -> tuple[Offsets, Offsets]:
+            found = await list_offsets(cluster, asked, deadline, isolation_level=self._options.isolation)
+            epochs = {one: listed.leader_epoch for one, listed in found.items() if cluster.topology.replicas(one) > 1}
+            return {one: listed.offset for one, listed in found.items()}, epochs
+
+        return self._asking(work)
+
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """What a group has committed, once no open transaction can change it any more (KIP-447).
 

@@ -13,13 +13,18 @@ Span = tuple[int, int]
 
 
 class Range(NamedTuple):
-    """A part of a partition for one task to read: the offsets from ``start`` up to and without ``end``."""
+    """A part of a partition for one task to read: the offsets from ``start`` up to and without ``end``.
+
+    In ``start_epoch`` the leader's log went up to ``start``, in ``end_epoch`` up to ``end``; -1 when that is not known.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     topic_id: str = ""
+    start_epoch: int = -1
+    end_epoch: int = -1
 
     @property
     def size(self) -> int:
@@ -65,5 +70,8 @@ def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
         number = max(1, min(one.size, round(one.size * wanted / left)))
         left, wanted = left - one.size, max(1, wanted - number)
         borders = [one.start + one.size * index // number for index in range(number + 1)]
-        parts += [one._replace(start=start, end=end) for start, end in pairwise(borders)]
+        parts += [
+            one._replace(start=start, end=end, start_epoch=one.start_epoch if start == one.start else one.end_epoch)
+            for start, end in pairwise(borders)
+        ]
     return sorted(parts)

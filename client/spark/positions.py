@@ -5,7 +5,8 @@ The JSON is that of Spark's Kafka source with one more key; ``$`` is in no topic
     {"$cohort": {"cluster": "c-7f3a", "ids": {"orders": "0b1f"}, "v": 1}, "orders": {"0": 1200, "1": 1188}}
 
 A group whose name was made up for the query stands there as well, as ``group``; and as ``from`` where the batch that ends
-there begins, of partitions in which it does not go on from the batch before.
+there begins, of partitions in which it does not go on from the batch before. Of partitions with replicas ``epochs`` has the
+epoch of the leader that had everything below the offset (KIP-320); checkpoints of earlier releases have none.
 
 Spark compares offsets as text, so equal positions must give equal text: topics sorted, partitions by number. The ids of
 topics tell a topic that was deleted and created again from the one that the query read.
@@ -35,7 +36,8 @@ class Positions:
     """The next offset of each partition, the ids of their topics, the cluster these belong to, and a group made up.
 
     ``begins`` are those of the batch that ends here, as far as they are not the ends of the one before: Spark keeps no
-    others, and a batch that is repeated must begin where it did.
+    others, and a batch that is repeated must begin where it did. ``epochs`` are those of leaders in which the log went up to
+    the offset: one that has other records there has another end of that epoch.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -43,6 +45,7 @@ class Positions:
     cluster_id: str = ""
     group_id: str = ""
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def known_to(self, other: Positions) -> dict[TopicPartition, int]:
         """The offsets of partitions that ``other`` has as well, without those of a topic that was created again since."""
@@ -52,6 +55,11 @@ class Positions:
             if partition in other.offsets
             and self.ids.get(partition.topic, "") in ("", other.ids.get(partition.topic, ""))
         }
+
+    def epoch_at(self, partition: TopicPartition, offset: int, topic_id: str) -> int:
+        """The leader epoch of a position in a topic; -1 unless it is one of these positions and its epoch is known."""
+        here = self.offsets.get(partition) == offset and self.ids.get(partition.topic, "") == topic_id
+        return self.epochs.get(partition, -1) if here else -1
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; the same for equal positions, to the order of its keys."""
@@ -64,6 +72,8 @@ class Positions:
         described: dict[str, Any] = {KEY: ({"group": self.group_id} if self.group_id else {}) | about}
         if self.begins:
             described[KEY]["from"] = _by_topic(self.begins)
+        if self.epochs:
+            described[KEY]["epochs"] = _by_topic(self.epochs)
         return described | _by_topic(self.offsets)
 
     @staticmethod
@@ -88,6 +98,7 @@ class Positions:
                 str(about.get("cluster", "")),
                 str(about.get("group", "")),
                 _of_topics(about.get("from", {})),
+                _of_topics(about.get("epochs", {})),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):

@@ -87,7 +87,12 @@ class CohortReader(DataSourceReader):
             starts = starting_offsets(driver, self._options, partitions)
             ends = ending_offsets(driver, self._options, partitions)
             ids = {name: topic.topic_id for name, topic in topology.topics.items()}
-            ranges = [Range(tp.topic, tp.partition, starts[tp], ends[tp], ids.get(tp.topic, "")) for tp in partitions]
+            logs, known = driver.ends(tp for tp in partitions if topology.replicas(tp) > 1)
+            epochs = {tp: epoch for tp, epoch in known.items() if max(starts[tp], ends[tp]) <= logs[tp]}
+            ranges = [
+                Range(*tp, starts[tp], ends[tp], ids.get(tp.topic, ""), epochs.get(tp, -1), epochs.get(tp, -1))
+                for tp in partitions
+            ]
             ranges = self._bounds.narrowed(ranges, lambda asked: driver.listed(asked))
         finally:
             driver.close()

@@ -128,7 +128,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topology, partitions = self._picture()
         if self._target is not None:
             partitions = tuple(partition for partition in partitions if partition in self._target)
-        ends = driver.listed(dict.fromkeys(partitions, LATEST))
+        ends, epochs = driver.ends(partitions)
         logs = self._log_ends(before, ends)
         if self._target is not None:
             ends = {partition: min(end, self._target[partition]) for partition, end in ends.items()}
@@ -144,7 +144,10 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_planned_s = self._clock()
         else:
             self._plan_nothing(begins, topology)
-        end = self._positions(chosen, topology)
+        stays = [partition for partition, offset in chosen.items() if kept.offsets.get(partition) == offset]
+        epochs = {one: epoch for one, epoch in epochs.items() if one not in stays and chosen[one] <= logs[one]}
+        epochs |= {partition: kept.epochs[partition] for partition in stays if partition in kept.epochs}
+        end = replace(self._positions(chosen, topology), epochs=epochs)
         if end == replace(before, begins={}):
             return dict(start)
         anew = begins if before == self._initial else fresh
@@ -177,8 +180,9 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = self._connected().listed(dict.fromkeys(fresh, EARLIEST))
             begins |= {partition: min(offset, ends.offsets[partition]) for partition, offset in found.items()}
         ranges = [
-            Range(tp.topic, tp.partition, begins[tp], offset, ends.ids.get(tp.topic, ""))
+            Range(*tp, begins[tp], offset, topic_id, before.epoch_at(tp, begins[tp], topic_id), ends.epochs.get(tp, -1))
             for tp, offset in sorted(ends.offsets.items())
+            for topic_id in (ends.ids.get(tp.topic, ""),)
         ]
         self._stage({tp: (begins[tp], offset) for tp, offset in ends.offsets.items()}, ends.ids)
         return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]

@@ -69,7 +69,7 @@ class RangeReader:
         self._cluster = BlockingCluster(options.connection)
         self._arrow = ArrowBatches(schema, part.topic, part.partition)
         self._position = part.start
-        self._leader_epoch = -1  # of the record before the position, as far as it is known
+        self._leader_epoch = part.start_epoch  # in which the log went up to the position, as far as it is known
         self._ahead: _Ahead | None = None
 
     def batches(self) -> Iterator[Any]:
@@ -81,6 +81,7 @@ class RangeReader:
         try:
             if not self._find():
                 return
+            self._check_end()
             while self._position < self._range.end:
                 answer = self._fetched()
                 if answer is None:
@@ -171,12 +172,39 @@ class RangeReader:
         return self._cluster.topology.replicas(self._tp) > 1
 
     def _diverged(self, offset: int) -> None:
-        """The log is another one from ``offset`` on than the one that was read (KIP-320)."""
+        """The log is another one from ``offset`` on than the one that was read (KIP-320), by a batch before perhaps."""
         self._leader_epoch = -1
         if offset < self._position:
-            lost = f"{self._name} was read from offset {offset} to {self._position - 1}"
-            lost = f"{lost}, and a new leader has other records there or none"
-            report([lost], self._options.fail_on_data_loss)
+            self._report_cut(f"was read from offset {offset} to {self._position - 1}")
+
+    def _check_end(self) -> None:
+        """Whether the log has what was planned: one that was cut may have grown again, with other records (KIP-320)."""
+        epoch = self._range.end_epoch
+        if epoch < 0 or not self._replicated():
+            return
+        until = self._until()
+        ask = FetchPartition(self._tp.partition, self._range.end, 1, last_fetched_epoch=epoch)
+        topic = FetchTopic(self._tp.topic, (ask,), self._range.topic_id)
+        request = FetchRequest(0, 0, 1, (topic,), self._options.isolation, kafka_batches=True)
+
+        def once() -> int:
+            try:
+                connection = self._cluster.connection_to_leader(self._tp, until)
+                return self._received(connection, connection.send(request, until), until).diverging_end
+            except CohortError:
+                self._cluster.look_again(until)
+                raise
+
+        try:
+            cut = self._cluster.retrying(once, until, f"asking whether {self._name} has what was planned")
+        except (OffsetOutOfRangeError, UnknownTopicOrPartitionError):
+            return  # what reads finds out what has become of it
+        if 0 <= cut < self._range.end:
+            self._report_cut(f"was planned up to offset {self._range.end}, is another log from offset {cut} on")
+
+    def _report_cut(self, what: str) -> None:
+        lost = f"{self._name} {what}, and a new leader has other records there or none"
+        report([lost], self._options.fail_on_data_loss)
 
     def _readable_end(self, answer: FetchedPartition) -> int:
         committed = self._options.isolation == READ_COMMITTED
@@ -204,8 +232,10 @@ class RangeReader:
         if ahead is None:
             self._cluster.connection_to_leader(self._tp, until)  # says what is wrong
             raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._name} could not be asked for")
-        silence_s = self._cluster.silence_s(_SILENCE_S)
-        response = ahead.connection.receive(ahead.correlation_id, FetchResponse, until, silence_s)
+        return self._received(ahead.connection, ahead.correlation_id, until)
+
+    def _received(self, connection: BlockingConnection, correlation_id: int, until: Until) -> FetchedPartition:
+        response = connection.receive(correlation_id, FetchResponse, until, self._cluster.silence_s(_SILENCE_S))
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, f"fetching {self._name}")
         if response.node_endpoints:
@@ -218,7 +248,7 @@ class RangeReader:
                     error.retriable = error.retriable and answer.error_code != ErrorCode.CORRUPT_MESSAGE
                     raise error
                 return answer
-        raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{ahead.connection.peer} had no answer for {self._name}")
+        raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{connection.peer} had no answer for {self._name}")
 
     def _skip_gone(self, until: Until, error: OffsetOutOfRangeError) -> bool:
         """Goes to the first offset that is there, if records may be lost; whether any of the range is left."""

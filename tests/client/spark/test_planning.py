@@ -17,6 +17,12 @@ spans = st.dictionaries(
 
 @settings(deadline=None)
 @given(spans, st.integers(1, 5000))
+def test_parts_of_a_range_begin_in_the_epoch_in_which_all_of_it_was_there() -> None:
+    """Only the first one goes on from a position that was read before."""
+    parts = split([Range("t", 0, 0, 900, "id", 2, 5)], 3)
+    assert [(part.start, part.start_epoch, part.end_epoch) for part in parts] == [(0, 2, 5), (300, 5, 5), (600, 5, 5)]
+
+
 def test_a_limit_takes_about_as_much_and_starves_no_partition(
     given_spans: dict[TopicPartition, tuple[int, int]], most: int
 ) -> None:

@@ -33,6 +33,17 @@ def test_equal_positions_give_equal_text_and_come_back(known: dict[TopicPartitio
     assert json.dumps(back.to_json()) == first
 
 
+def test_leader_epochs_are_kept_where_they_are_known_and_tell_of_their_own_position_only() -> None:
+    one, two = TopicPartition("t", 0), TopicPartition("t", 1)
+    positions = Positions({one: 5, two: 7}, {"t": "id"}, "c", epochs={one: 3})
+    back = Positions.from_json(json.loads(json.dumps(positions.to_json())))
+    assert back == positions
+    assert back.epoch_at(one, 5, "id") == 3
+    assert [back.epoch_at(one, 4, "id"), back.epoch_at(one, 5, "another"), back.epoch_at(two, 7, "id")] == [-1, -1, -1]
+    assert "epochs" not in Positions({one: 5}).to_json()["$cohort"], "what has no replicas is kept as it was"
+    assert Positions.from_json({"$cohort": KNOWN, "t": {"0": 5}}).epochs == {}
+
+
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
     known = {TopicPartition("t", number): number for number in (10, 9, 2)}
     assert list(Positions(known).to_json()["t"]) == ["2", "9", "10"]
