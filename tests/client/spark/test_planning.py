@@ -17,12 +17,6 @@ spans = st.dictionaries(
 
 @settings(deadline=None)
 @given(spans, st.integers(1, 5000))
-def test_parts_of_a_range_begin_in_the_epoch_in_which_all_of_it_was_there() -> None:
-    """Only the first one goes on from a position that was read before."""
-    parts = split([Range("t", 0, 0, 900, "id", 2, 5)], 3)
-    assert [(part.start, part.start_epoch, part.end_epoch) for part in parts] == [(0, 2, 5), (300, 5, 5), (600, 5, 5)]
-
-
 def test_a_limit_takes_about_as_much_and_starves_no_partition(
     given_spans: dict[TopicPartition, tuple[int, int]], most: int
 ) -> None:
@@ -69,3 +63,9 @@ def test_a_large_partition_is_cut_into_more_parts_than_a_small_one() -> None:
 def test_without_a_wish_a_partition_is_a_task_and_an_empty_one_none() -> None:
     ranges = [Range("t", 0, 0, 900), Range("t", 1, 5, 5)]
     assert split(ranges, None) == ranges[:1]
+
+
+def test_parts_of_a_range_begin_in_the_epoch_in_which_all_of_it_was_there() -> None:
+    """Only the first one goes on from a position that was read before."""
+    parts = split([Range("t", 0, 0, 900, "id", 2, 5)], 3)
+    assert [(part.start, part.start_epoch, part.end_epoch) for part in parts] == [(0, 2, 5), (300, 5, 5), (600, 5, 5)]
