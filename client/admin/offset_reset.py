@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from client.admin.arguments import checked_partition
 from client.admin.failures import raise_failures
 from client.admin.group_reports import committed_offsets, describe_group
 from client.admin.groups import DEAD, members_text, unknown_group
@@ -85,11 +86,11 @@ class PartitionLog:
 class Reset:
     """What is asked for: one of the two is set."""
 
-    to: ResetTarget | None
+    to: ResetTarget | Mapping[TopicPartition, int] | None
     shift_by: int | None
 
     @staticmethod
-    def checked(to: ResetTarget | None, shift_by: int | None) -> Reset:
+    def checked(to: ResetTarget | Mapping[TopicPartition, int] | None, shift_by: int | None) -> Reset:
         """Raises ``ValueError`` or ``TypeError`` unless exactly one of the two is there and makes sense."""
         if (to is None) == (shift_by is None):
             raise ValueError(
@@ -98,8 +99,12 @@ class Reset:
         if shift_by is not None:
             if not isinstance(shift_by, int) or isinstance(shift_by, bool):
                 raise TypeError(f"shift_by must be a whole number, not {shift_by!r}")
+        elif isinstance(to, Mapping):
+            to = {checked_partition("reset_offsets", tp): _checked(tp, offset) for tp, offset in to.items()}
         elif isinstance(to, bool) or not isinstance(to, str | int | datetime):
-            raise TypeError(f'to must be "earliest", "latest", an offset or a datetime, not {to!r}')
+            raise TypeError(
+                f'to must be "earliest", "latest", an offset, a datetime or offsets by partition, not {to!r}'
+            )
         elif isinstance(to, str) and to not in ("earliest", "latest"):
             raise ValueError(f'to must be "earliest", "latest", an offset or a datetime, not {to!r}')
         elif isinstance(to, int) and not 0 <= to < _MAX_OFFSET:
@@ -111,8 +116,10 @@ class Reset:
         """The point in time asked for, in milliseconds since 1970 and rounded up; ``None`` when it is none."""
         return epoch_ms(self.to) if isinstance(self.to, datetime) else None
 
-    def decide(self, current: int | None, log: PartitionLog) -> tuple[int | None, str]:
+    def decide(self, tp: TopicPartition, current: int | None, log: PartitionLog) -> tuple[int | None, str]:
         """The new offset of one partition and a note about it, see ``PartitionReset``."""
+        if isinstance(self.to, Mapping):
+            return _within(self.to[tp], log)
         if self.to == "earliest":
             return log.first, ""
         if self.to == "latest":
@@ -127,6 +134,12 @@ class Reset:
         if current is None:
             return None, "left out: there is no committed offset to shift"
         return _within(current + self.shift_by, log)
+
+
+def _checked(tp: TopicPartition, offset: object) -> int:
+    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < _MAX_OFFSET:
+        raise ValueError(f"offset {offset!r} of {tp[0]}-{tp[1]} must be a whole number from 0 and below 2**63")
+    return offset
 
 
 def epoch_ms(point: datetime) -> int:
@@ -160,7 +173,7 @@ async def plan_reset(
         there = sorted(topic for topic in topics if topic in topology.topics)
         partitions = _existing(there, topology)
     logs = await _logs(cluster, partitions, reset.timestamp_ms, deadline)
-    rows = [_row(tp, committed, *reset.decide(_offset(committed, tp), logs[tp])) for tp in partitions]
+    rows = [_row(tp, committed, *reset.decide(tp, _offset(committed, tp), logs[tp])) for tp in partitions]
     if not wanted:
         gone = [tp for tp in committed if tp.topic not in topology.topics]
         rows += [_row(tp, committed, None, "left out: the topic does not exist any more") for tp in gone]

@@ -90,7 +90,7 @@ class OffsetCalls(AdminCalls):
         self,
         group: str,
         *targets: TopicPartition | str,
-        to: ResetTarget | None = None,
+        to: ResetTarget | Mapping[TopicPartition, int] | None = None,
         shift_by: int | None = None,
         dry_run: bool = True,
         timeout_ms: int | None = None,
@@ -98,10 +98,11 @@ class OffsetCalls(AdminCalls):
         """Plans where a group is to go on reading, and with ``dry_run=False`` commits it.
 
         ``targets`` are partitions, or topics for all of their partitions; none at all means every topic in which the group
-        has committed something. ``to`` is "earliest", "latest", an offset, or a ``datetime`` (the first record at or after
-        it; the end when there is none; a naive one is in the local time zone); ``shift_by`` moves every committed offset
-        by so many records, back when negative. Exactly one of the two is given. Offsets are kept within the log as it is
-        now, and the plan's notes say where that, or anything else, changed what was asked for.
+        has committed something. ``to`` is "earliest", "latest", an offset, a ``datetime`` (the first record at or after it;
+        the end when there is none; a naive one is in the local time zone), or offsets by partition, which then are the
+        targets; ``shift_by`` moves every committed offset by so many records, back when negative. Exactly one of the two is
+        given. Offsets are kept within the log as it is now, and the plan's notes say where that, or anything else, changed
+        what was asked for.
 
         Returns the plan; ``blocked`` in it tells why it could not be executed at the moment. Raises ``NonEmptyGroupError``
         when it is executed while the group has members, ``UnknownTopicOrPartitionError`` naming what does not exist,
@@ -112,7 +113,14 @@ class OffsetCalls(AdminCalls):
         deadline = self._deadline(timeout_ms)
         checked_group(group)
         wanted = _checked_targets("reset_offsets", targets)
-        plan = await plan_reset(self._cluster, group, wanted, Reset.checked(to, shift_by), deadline)
+        reset = Reset.checked(to, shift_by)
+        if isinstance(reset.to, Mapping):
+            if wanted:
+                raise ValueError("offsets by partition name the partitions: give no others")
+            if not reset.to:
+                raise ValueError("there is no offset to reset: to= holds no partition")
+            wanted = list(reset.to)
+        plan = await plan_reset(self._cluster, group, wanted, reset, deadline)
         if dry_run:
             return plan
         if plan.blocked:

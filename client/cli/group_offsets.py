@@ -1,4 +1,4 @@
-"""``cohort groups reset-offsets`` and ``delete-offsets``."""
+"""``cohort groups reset-offsets``, ``export-offsets`` and ``delete-offsets``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from client.admin import Admin
+from client.cli import offsets_file
 from client.cli.failure import CommandError
 from client.cli.group_tables import plan_object, plan_text, terminal_width
-from client.cli.options import Subparsers, add_command, partition_numbers, point_in_time
+from client.cli.options import Subparsers, add_command, duration_ms, partition_numbers, point_in_time
 from client.cli.output import Output, number_ranges
 from client.cli.session import require_daemon
 from client.types.records import TopicPartition
@@ -26,7 +27,9 @@ _RESET_EXAMPLES: Final = """\
   cohort groups reset-offsets readers --topic lines --to-earliest
   cohort groups reset-offsets readers --topic lines:0,3-5 --to-offset 1200 --execute
   cohort groups reset-offsets readers --all-topics --to-datetime 2026-11-21T08:00:00Z --execute
-  cohort groups reset-offsets readers --topic lines --topic errors --shift-by -100 --execute"""
+  cohort groups reset-offsets readers --topic lines --topic errors --shift-by -100 --execute
+  cohort groups reset-offsets readers --all-topics --by-duration 2h
+  cohort groups reset-offsets readers --from-file readers.csv --execute"""
 
 
 def add_commands(commands: Subparsers[Any]) -> None:
@@ -38,8 +41,11 @@ def add_commands(commands: Subparsers[Any]) -> None:
         description=_RESET,
         examples=_RESET_EXAMPLES,
     )
+    reset_parser.usage = (
+        "%(prog)s [-h] GROUP (--topic TOPIC[:0,2-5] | --all-topics | --from-file FILE) [WHERE] [--execute]"
+    )
     reset_parser.add_argument("group", metavar="GROUP")
-    where = reset_parser.add_mutually_exclusive_group(required=True)
+    where = reset_parser.add_mutually_exclusive_group()
     _add_topic(where, "a topic, or only some of its partitions; may be repeated")
     where.add_argument(
         "--all-topics", action="store_true", help="every topic in which the group has committed something"
@@ -55,9 +61,31 @@ def add_commands(commands: Subparsers[Any]) -> None:
         dest="to",
         help="the first record at or after an ISO 8601 time",
     )
+    to.add_argument(
+        "--by-duration",
+        metavar="TIME",
+        type=_ago,
+        dest="to",
+        help="the first record of the last so long, such as 90s, 15m, 2h or 1d",
+    )
+    to.add_argument(
+        "--from-file", metavar="FILE", help="the offsets in a file of topic,partition,offset, as export-offsets prints"
+    )
     to.add_argument("--shift-by", metavar="N", type=_shift, help="so many records on, or back when negative")
     reset_parser.add_argument("--execute", action="store_true", help="do it (default: only show what would change)")
     reset_parser.set_defaults(handler=reset_offsets)
+
+    export_parser = add_command(
+        commands,
+        "export-offsets",
+        "print what a group has committed, for reset-offsets --from-file",
+        description="Prints what a group has committed as lines of topic,partition,offset: the form that\n"
+        "kafka-consumer-groups --export has, and that reset-offsets --from-file takes.",
+        examples="  cohort groups export-offsets readers > readers.csv\n"
+        "  cohort groups reset-offsets readers --from-file readers.csv --execute",
+    )
+    export_parser.add_argument("group", metavar="GROUP")
+    export_parser.set_defaults(handler=export_offsets)
 
     delete_parser = add_command(
         commands,
@@ -75,11 +103,18 @@ def add_commands(commands: Subparsers[Any]) -> None:
 
 async def reset_offsets(options: argparse.Namespace, output: Output) -> int:
     """Shows what a reset does, and with ``--execute`` does it."""
-    await require_daemon(options.bootstrap)
     targets = [target for listed in options.topic for target in listed]
+    to = options.to
+    if options.from_file is not None:
+        if targets or options.all_topics:
+            options.parser.error("--from-file names the partitions: leave out --topic and --all-topics")
+        to = offsets_file.read(options.from_file)
+    elif not targets and not options.all_topics:
+        options.parser.error("say which offsets are to be reset: --topic TOPIC or --all-topics")
+    await require_daemon(options.bootstrap)
     async with Admin(bootstrap_servers=options.bootstrap) as admin:
         plan = await admin.reset_offsets(
-            options.group, *targets, to=options.to, shift_by=options.shift_by, dry_run=not options.execute
+            options.group, *targets, to=to, shift_by=options.shift_by, dry_run=not options.execute
         )
     if not plan.partitions:
         raise CommandError(f"group {options.group!r} has committed nothing; name topics with --topic")
@@ -99,6 +134,22 @@ async def reset_offsets(options: argparse.Namespace, output: Output) -> int:
         output.note(f"dry run, nothing was changed; --execute would be refused: {plan.blocked}")
     else:
         output.note("dry run, nothing was changed; add --execute to do it")
+    return 0
+
+
+async def export_offsets(options: argparse.Namespace, output: Output) -> int:
+    """Prints committed offsets."""
+    await require_daemon(options.bootstrap)
+    async with Admin(bootstrap_servers=options.bootstrap) as admin:
+        offsets = await admin.list_offsets(options.group)
+    if not offsets:
+        raise CommandError(
+            f"group {options.group!r} has committed nothing; 'cohort groups list' shows those that exist"
+        )
+    if output.as_json:
+        output.object([{**tp._asdict(), "offset": offset.offset} for tp, offset in sorted(offsets.items())])
+    else:
+        output.line(offsets_file.as_lines(offsets))
     return 0
 
 
@@ -154,3 +205,9 @@ def _shift(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of records, such as 100 or -100") from error
+
+
+def _ago(text: str) -> datetime:
+    """The time so long ago."""
+    duration_ms(text)
+    return point_in_time(text)

@@ -10,9 +10,10 @@ from client.admin import Admin
 from client.cli import group_offsets
 from client.cli.failure import CommandError
 from client.cli.group_tables import as_object, as_text, terminal_width
-from client.cli.options import Subparsers, add_command
+from client.cli.options import Subparsers, add_command, seconds
 from client.cli.output import Output
 from client.cli.session import require_daemon
+from client.cli.watching import DEFAULT_INTERVAL_S, watch
 from client.errors import CohortError
 from client.types.descriptions import GROUP_STATES
 
@@ -58,9 +59,18 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         commands,
         "describe",
         "show members, assignment, lag and the last rebalance of a group",
-        examples="  cohort groups describe readers\n  cohort groups describe readers --json | jq '[.offsets[].lag] | add'",
+        examples="  cohort groups describe readers\n  cohort groups describe readers --watch\n"
+        "  cohort groups describe readers --json | jq '[.offsets[].lag] | add'",
     )
     describe_parser.add_argument("group", metavar="GROUP")
+    describe_parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=seconds,
+        const=DEFAULT_INTERVAL_S,
+        help=f"show it again every so often (default: {DEFAULT_INTERVAL_S:g} s) until Ctrl-C",
+    )
     describe_parser.set_defaults(handler=describe)
 
     delete_parser = add_command(
@@ -113,18 +123,28 @@ async def list_groups(options: argparse.Namespace, output: Output) -> int:
 
 
 async def describe(options: argparse.Namespace, output: Output) -> int:
-    """Shows one group."""
+    """Shows one group, once or again and again."""
     await require_daemon(options.bootstrap)
     async with Admin(bootstrap_servers=options.bootstrap) as admin:
-        described, offsets = await asyncio.gather(admin.describe_groups(options.group), admin.group_lag(options.group))
-    group = described[options.group]
+
+        async def show(output: Output) -> None:
+            await _show(admin, options.group, output)
+
+        if options.watch is not None:
+            return await watch(show, output, options.watch)
+        await show(output)
+    return 0
+
+
+async def _show(admin: Admin, group_id: str, output: Output) -> None:
+    described, offsets = await asyncio.gather(admin.describe_groups(group_id), admin.group_lag(group_id))
+    group = described[group_id]
     if group.state == _UNKNOWN_STATE and not offsets:
-        raise CommandError(f"group {options.group!r} does not exist; 'cohort groups list' shows those that do")
+        raise CommandError(f"group {group_id!r} does not exist; 'cohort groups list' shows those that do")
     if output.as_json:
         output.object(as_object(group, offsets))
     else:
         output.line(as_text(group, offsets, terminal_width()))
-    return 0
 
 
 async def delete(options: argparse.Namespace, output: Output) -> int:

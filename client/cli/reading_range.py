@@ -72,22 +72,19 @@ class ReadingRange:
 
     @staticmethod
     def of(options: argparse.Namespace) -> ReadingRange | None:
-        """The range in ``options``, ``None`` when they name none.
-
-        Raises ``CommandError`` where a group decides what is read.
-        """
+        """The range in ``options``, ``None`` when they name none. Wrong usage where a group decides what is read."""
         end = Position(END) if options.until_end else options.until_time
         begin = options.offset or options.from_time
         if options.partition is None and begin is None and end is None:
             return None
         if options.group is not None:
-            raise CommandError(
+            options.parser.error(
                 "--partition, --offset, --from-time and the options --until-... are for reading without a group: "
                 "a group shares partitions out and goes on from its committed offsets "
                 "('cohort groups reset-offsets' moves them)"
             )
         if options.from_beginning and begin is not None:
-            raise CommandError("--from-beginning and another place to begin exclude each other")
+            options.parser.error("--from-beginning and another place to begin exclude each other")
         return ReadingRange(options.partition, begin or Position(BEGINNING if options.from_beginning else END), end)
 
     async def apply(self, consumer: Consumer, counts: Mapping[str, int]) -> dict[TopicPartition, int] | None:

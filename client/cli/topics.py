@@ -1,8 +1,11 @@
-"""``cohort topics``: create, list, describe, alter, delete, add partitions, delete records."""
+"""``cohort topics``: create, list, describe, peek, alter, delete, add partitions, delete records."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from client.admin import Admin
@@ -11,10 +14,17 @@ from client.cli.failure import CommandError
 from client.cli.held_back import held_back, held_back_text
 from client.cli.options import Subparsers, add_command, positive, setting, whole
 from client.cli.output import Output, counted
+from client.cli.reading_range import END, Position, ReadingRange
+from client.cli.record_text import as_object
 from client.cli.session import require_daemon
+from client.consumer import Consumer
 from client.errors import CohortError
 from client.types.descriptions import LogDescription
+from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
+
+_PEEK_POLL_MS: Final = 500
+_PEEK_TIMEOUT_S: Final = 60.0
 
 _EXAMPLES: Final = """\
   cohort topics create lines --partitions 12
@@ -36,7 +46,14 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
     _add_create(commands)
 
-    list_parser = add_command(commands, "list", "list all topics", examples="  cohort topics list --json")
+    list_parser = add_command(
+        commands,
+        "list",
+        "list all topics with what they hold",
+        description="Lists all topics with their number of partitions, the offsets between the beginning and the end of\n"
+        "their logs (RECORDS: what compaction removed and end markers of transactions count too) and their bytes on disk.",
+        examples="  cohort topics list\n  cohort topics list --json",
+    )
     list_parser.set_defaults(handler=list_topics)
 
     describe_parser = add_command(
@@ -44,6 +61,19 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     )
     describe_parser.add_argument("name", metavar="NAME")
     describe_parser.set_defaults(handler=describe)
+
+    peek_parser = add_command(
+        commands,
+        "peek",
+        "show the last records of a topic",
+        description="Shows the last records of each partition. Nothing is committed, no group is needed.",
+        examples="  cohort topics peek lines\n  cohort topics peek lines --records 1 --json",
+    )
+    peek_parser.add_argument("name", metavar="NAME")
+    peek_parser.add_argument(
+        "--records", metavar="N", type=positive, default=5, help="so many offsets before each end (default: 5)"
+    )
+    peek_parser.set_defaults(handler=peek)
 
     _add_changes(commands)
     reassignment.add_commands(commands)
@@ -151,15 +181,47 @@ async def create(options: argparse.Namespace, output: Output) -> int:
 
 
 async def list_topics(options: argparse.Namespace, output: Output) -> int:
-    """Lists topics with their number of partitions."""
+    """Lists topics with their partitions, the offsets between start and end of their logs, and the bytes on disk."""
     async with await _admin(options) as admin:
         names = await admin.list_topics()
-        described = await admin.describe_topics(*names) if names else {}
+        logs = await admin.describe_logs(*names) if names else {}
+    by_topic: dict[str, list[LogDescription]] = {name: [] for name in names}
+    for partition, found in logs.items():
+        by_topic[partition.topic].append(found)
     output.rows(
-        ("topic", "partitions"),
-        [{"topic": name, "partitions": len(described[name].partitions)} for name in names],
+        ("topic", "partitions", "records", "bytes"),
+        [{"topic": name, "partitions": len(found), **_contents(found)} for name, found in by_topic.items()],
         empty="there are no topics; create one with: cohort topics create NAME",
     )
+    return 0
+
+
+def _contents(found: Sequence[LogDescription]) -> dict[str, int | None]:
+    """What the logs of a topic hold; None while one of them is not known."""
+    if any(log.size < 0 for log in found):
+        return {"records": None, "bytes": None}
+    return {"records": sum(log.end - log.start for log in found), "bytes": sum(log.size for log in found)}
+
+
+async def peek(options: argparse.Namespace, output: Output) -> int:
+    """Prints the last records of each partition."""
+    async with await _admin(options) as admin:
+        count = len((await admin.describe_topics(options.name))[options.name].partitions)
+    last = ReadingRange(None, Position(-options.records), Position(END))
+    consumer = Consumer(bootstrap_servers=options.bootstrap, client_id="cohort-peek")
+    async with asyncio.timeout(_PEEK_TIMEOUT_S), consumer:
+        ends = await last.apply(consumer, {options.name: count})
+        assert ends is not None, "this range has an end"
+        found: list[ConsumerRecord] = []
+        while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+            for tp, records in (await consumer.getmany(timeout_ms=_PEEK_POLL_MS)).items():
+                found += [record for record in records if record.offset < ends[tp]]
+    found.sort(key=lambda record: (record.partition, record.offset))
+    rows = [as_object(record) for record in found]
+    shown = ("partition", "offset", "time", "key", "value")
+    for row in rows:
+        row["time"] = datetime.fromtimestamp(row["timestamp_ms"] / 1000).isoformat(" ", "milliseconds")
+    output.rows(shown, rows, empty=f"topic {options.name} has no records")
     return 0
 
 

@@ -34,7 +34,8 @@ def unused_port() -> int:
 
 def test_a_topic_is_created_listed_described_grown_and_deleted(address: str) -> None:
     assert "created with 3 partitions" in output("topics", "create", "life", "--partitions", "3", address=address)
-    assert {"topic": "life", "partitions": 3} in objects("topics", "list", address=address)[0]
+    empty = {"topic": "life", "partitions": 3, "records": 0, "bytes": 0}
+    assert empty in objects("topics", "list", address=address)[0]
     assert "life" in output("topics", "list", address=address)
     output("topics", "add-partitions", "life", "5", address=address)
     (described,) = objects("topics", "describe", "life", address=address)
@@ -42,6 +43,23 @@ def test_a_topic_is_created_listed_described_grown_and_deleted(address: str) -> 
     assert "5 partitions" in output("topics", "describe", "life", address=address)
     output("topics", "delete", "life", address=address)
     assert "life" not in output("topics", "list", address=address)
+
+
+def test_a_listing_tells_what_topics_hold_and_a_peek_shows_the_last_records(address: str) -> None:
+    output("topics", "create", "seen", "--partitions", "2", address=address)
+    output("produce", "seen", "--key-separator", ":", address=address, stdin=b"".join(b"k:%d\n" % n for n in range(8)))
+    (row,) = [row for row in objects("topics", "list", address=address)[0] if row["topic"] == "seen"]
+    assert (row["partitions"], row["records"]) == (2, 8)
+    assert row["bytes"] > 8
+    shown = objects("topics", "peek", "seen", "--records", "3", address=address)[0]
+    assert [(each["offset"], each["key"], each["value"]) for each in shown] == [
+        (5, "k", "5"),
+        (6, "k", "6"),
+        (7, "k", "7"),
+    ]
+    assert "k    7" in output("topics", "peek", "seen", address=address)
+    output("topics", "create", "void", address=address)
+    assert output("topics", "peek", "void", address=address) == "topic void has no records\n"
 
 
 def test_topic_settings_reach_the_daemon(address: str) -> None:

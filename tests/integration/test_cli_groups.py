@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client import Admin, Consumer, OffsetAndMetadata, TopicPartition
 from tests.daemon_process import DaemonProcess
-from tests.integration.cohort_command import cohort, objects, output
+from tests.integration.cohort_command import ROOT, arguments, cohort, environment, objects, output
 from tests.integration.consuming import QUICK, create, fill, until
 
 COLUMNS = {"COLUMNS": "60"}
@@ -254,3 +258,49 @@ def test_wrong_usage_exits_2(address: str) -> None:
     done = cohort("groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "-4", address=address)
     assert done.returncode == 2
     assert "--to-offset" in done.stderr
+
+
+def test_offsets_are_exported_and_reset_from_the_file(address: str, tmp_path: Path) -> None:
+    committed(address, "kept", {("t", 0): 4, ("t", 1): 7})
+    exported = cohort("groups", "export-offsets", "kept", address=address)
+    assert (exported.returncode, exported.stdout) == (0, "t,0,4\nt,1,7\n")
+    file = tmp_path / "kept.csv"
+    file.write_text(exported.stdout)
+    committed(address, "kept", {("t", 0): 9, ("t", 1): 9})
+    done = cohort("groups", "reset-offsets", "kept", "--from-file", str(file), "--execute", address=address)
+    assert (done.returncode, done.stderr) == (0, "done: group 'kept' goes on from the new offsets\n")
+    assert offsets_of(address, "kept") == {("t", 0): 4, ("t", 1): 7}
+    both = cohort("groups", "reset-offsets", "kept", "--from-file", str(file), "--topic", "t", address=address)
+    assert both.returncode == 2
+    assert "--from-file names the partitions" in both.stderr
+    file.write_text("t,9,1\n")
+    missing = cohort("groups", "reset-offsets", "kept", "--from-file", str(file), address=address)
+    assert missing.returncode == 1
+    assert "has no partition 9" in missing.stderr
+    assert cohort("groups", "export-offsets", "nobody", address=address).returncode == 1
+
+
+def test_a_reset_by_duration_goes_back_so_long(address: str) -> None:
+    committed(address, "timed", {("t", 0): 4})
+    words = ["groups", "reset-offsets", "timed", "--topic", "t:0"]
+    assert " 4    0 " in cohort(*words, "--by-duration", "1d", address=address).stdout
+    time.sleep(0.05)
+    assert "no record is that new" in cohort(*words, "--by-duration", "1ms", address=address).stdout
+    assert cohort(*words, "--by-duration", "soon", address=address).returncode == 2
+    assert cohort("groups", "reset-offsets", "timed", "--to-latest", address=address).returncode == 2
+
+
+async def test_a_watched_group_is_shown_again_until_ctrl_c(address: str, reader: Consumer) -> None:
+    words = arguments("groups", "describe", "active", "--watch", "0.1", "--json", address=address)
+    process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd=ROOT, env=environment())
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        views = [json.loads(await process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        await process.stdout.read()
+        assert await process.wait() == 0
+    assert [view["state"] for view in views] == ["Stable"] * 3
+
+
+def test_a_group_that_does_not_exist_is_not_watched(address: str) -> None:
+    assert cohort("groups", "describe", "nix", "--watch", address=address).returncode == 1

@@ -76,8 +76,9 @@ def test_reading_stops_at_the_end_also_behind_transactions(address: str) -> None
 
 def test_a_group_decides_by_itself_where_it_reads(address: str, numbers: str) -> None:
     refused = cohort("consume", numbers, "--group", "g", "--offset", "3", address=address)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "reset-offsets" in refused.stderr
+    assert cohort("consume", numbers, "--from-beginning", "--offset", "3", address=address).returncode == 2
 
 
 def test_a_partition_that_is_not_there_is_named(address: str, numbers: str) -> None:

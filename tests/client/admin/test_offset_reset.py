@@ -41,7 +41,7 @@ DECISIONS: list[tuple[str, Reset, int | None, PartitionLog, int | None, str]] = 
     ("reset", "current", "log", "new", "note"), [case[1:] for case in DECISIONS], ids=[case[0] for case in DECISIONS]
 )
 def test_decisions(reset: Reset, current: int | None, log: PartitionLog, new: int | None, note: str) -> None:
-    assert reset.decide(current, log) == (new, note)
+    assert reset.decide(TopicPartition("t", 0), current, log) == (new, note)
 
 
 @given(
@@ -54,7 +54,7 @@ def test_decisions(reset: Reset, current: int | None, log: PartitionLog, new: in
 def test_a_new_offset_lies_in_the_log_and_a_note_tells_when_it_is_not_what_was_asked_for(
     first: int, length: int, current: int | None, reset: Reset
 ) -> None:
-    new, note = reset.decide(current, PartitionLog(first, first + length))
+    new, note = reset.decide(TopicPartition("t", 0), current, PartitionLog(first, first + length))
     if new is None:
         assert current is None
         assert note
