@@ -33,7 +33,36 @@ _RESET_EXAMPLES: Final = """\
 
 
 def add_commands(commands: Subparsers[Any]) -> None:
-    """Adds both to the subcommands of ``groups``."""
+    """Adds all of them to the subcommands of ``groups``."""
+    _add_reset(commands)
+
+    export_parser = add_command(
+        commands,
+        "export-offsets",
+        "print what a group has committed, for reset-offsets --from-file",
+        description="Prints what a group has committed as lines of topic,partition,offset: the form that\n"
+        "kafka-consumer-groups --export has, and that reset-offsets --from-file takes.",
+        examples="  cohort groups export-offsets readers > readers.csv\n"
+        "  cohort groups reset-offsets readers --from-file readers.csv --execute",
+    )
+    export_parser.add_argument("group", metavar="GROUP")
+    export_parser.set_defaults(handler=export_offsets)
+
+    delete_parser = add_command(
+        commands,
+        "delete-offsets",
+        "forget what a group has committed in a topic",
+        description="Forgets what a group has committed in a topic or some of its partitions. The group may have members,\n"
+        "as long as none of them subscribes to the topic.",
+        examples="  cohort groups delete-offsets readers --topic lines\n"
+        "  cohort groups delete-offsets readers --topic lines:0,3-5",
+    )
+    delete_parser.add_argument("group", metavar="GROUP")
+    _add_topic(delete_parser, "a topic, or only some of its partitions; may be repeated", required=True)
+    delete_parser.set_defaults(handler=delete_offsets)
+
+
+def _add_reset(commands: Subparsers[Any]) -> None:
     reset_parser = add_command(
         commands,
         "reset-offsets",
@@ -74,31 +103,6 @@ def add_commands(commands: Subparsers[Any]) -> None:
     to.add_argument("--shift-by", metavar="N", type=_shift, help="so many records on, or back when negative")
     reset_parser.add_argument("--execute", action="store_true", help="do it (default: only show what would change)")
     reset_parser.set_defaults(handler=reset_offsets)
-
-    export_parser = add_command(
-        commands,
-        "export-offsets",
-        "print what a group has committed, for reset-offsets --from-file",
-        description="Prints what a group has committed as lines of topic,partition,offset: the form that\n"
-        "kafka-consumer-groups --export has, and that reset-offsets --from-file takes.",
-        examples="  cohort groups export-offsets readers > readers.csv\n"
-        "  cohort groups reset-offsets readers --from-file readers.csv --execute",
-    )
-    export_parser.add_argument("group", metavar="GROUP")
-    export_parser.set_defaults(handler=export_offsets)
-
-    delete_parser = add_command(
-        commands,
-        "delete-offsets",
-        "forget what a group has committed in a topic",
-        description="Forgets what a group has committed in a topic or some of its partitions. The group may have members,\n"
-        "as long as none of them subscribes to the topic.",
-        examples="  cohort groups delete-offsets readers --topic lines\n"
-        "  cohort groups delete-offsets readers --topic lines:0,3-5",
-    )
-    delete_parser.add_argument("group", metavar="GROUP")
-    _add_topic(delete_parser, "a topic, or only some of its partitions; may be repeated", required=True)
-    delete_parser.set_defaults(handler=delete_offsets)
 
 
 async def reset_offsets(options: argparse.Namespace, output: Output) -> int:

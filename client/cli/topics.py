@@ -46,6 +46,34 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
     _add_create(commands)
 
+    _add_views(commands)
+    _add_changes(commands)
+    reassignment.add_commands(commands)
+
+    delete_parser = add_command(
+        commands,
+        "delete",
+        "delete a topic with all its records",
+        description="Deletes a topic with all its records, at once and for good.",
+        examples="  cohort topics delete lines",
+    )
+    delete_parser.add_argument("name", metavar="NAME")
+    delete_parser.set_defaults(handler=delete)
+
+    add_parser = add_command(
+        commands,
+        "add-partitions",
+        "add partitions to a topic",
+        description="Adds partitions to a topic until it has N in all. Records stay where they are; keys map\n"
+        "to other partitions from then on.",
+        examples="  cohort topics add-partitions lines 24",
+    )
+    add_parser.add_argument("name", metavar="NAME")
+    add_parser.add_argument("partitions", metavar="N", type=positive, help="how many partitions there shall be in all")
+    add_parser.set_defaults(handler=add_partitions)
+
+
+def _add_views(commands: Subparsers[Any]) -> None:
     list_parser = add_command(
         commands,
         "list",
@@ -74,31 +102,6 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         "--records", metavar="N", type=positive, default=5, help="so many offsets before each end (default: 5)"
     )
     peek_parser.set_defaults(handler=peek)
-
-    _add_changes(commands)
-    reassignment.add_commands(commands)
-
-    delete_parser = add_command(
-        commands,
-        "delete",
-        "delete a topic with all its records",
-        description="Deletes a topic with all its records, at once and for good.",
-        examples="  cohort topics delete lines",
-    )
-    delete_parser.add_argument("name", metavar="NAME")
-    delete_parser.set_defaults(handler=delete)
-
-    add_parser = add_command(
-        commands,
-        "add-partitions",
-        "add partitions to a topic",
-        description="Adds partitions to a topic until it has N in all. Records stay where they are; keys map\n"
-        "to other partitions from then on.",
-        examples="  cohort topics add-partitions lines 24",
-    )
-    add_parser.add_argument("name", metavar="NAME")
-    add_parser.add_argument("partitions", metavar="N", type=positive, help="how many partitions there shall be in all")
-    add_parser.set_defaults(handler=add_partitions)
 
 
 def _add_create(commands: Subparsers[Any]) -> None:
