@@ -8,12 +8,13 @@ from typing import Final
 
 from coordinator.kafka.calls import Api, KafkaCall, KafkaRequest, Translator
 from coordinator.kafka.codes import KafkaCode
-from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode, packed_topic_id
+from coordinator.kafka.kafka_node import NO_TOPIC_ID, Broker, KafkaNode, packed_topic_id
 from coordinator.kafka.topic_descriptions import PARTITIONS_PER_STEP, described_partitions, is_topic_name
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Topic
 from coordinator.server.dispatch import STEP
 from protocol.errors import ErrorCode
+from protocol.kafka.encoding import encode
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.api_versions_response import (
     ApiVersion,
@@ -49,6 +50,12 @@ _CLIPPED: Final = 60
 _TRANSACTION_VERSION: Final = ("transaction.version", 2)
 """Transactions have an epoch each, and leaders make partitions part of them: the second part of KIP-890."""
 _AUTO_CREATION_MS: Final = 15_000
+_FEWEST_KEPT: Final = 16
+"""Topics of an answer that is kept: others are made as quickly."""
+_MOST_KEPT: Final = 3
+"""Versions of which the last answer is kept: clients of one kind ask in the same."""
+_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
+"""Of one: 90,000 partitions with three replicas each."""
 
 
 def api_versions(served: Mapping[int, Api]) -> Translator:
@@ -89,6 +96,7 @@ class _Metadata:
         self._node = node
         self._catalog = node.node.catalog
         self._creates = node.node.settings.kafka_auto_create_topics == "yes"
+        self._whole = _WholeAnswers()
 
     def handle(self, call: KafkaCall) -> Iterator[None] | None:
         """Answers once topics are made that are not there and may be."""
@@ -97,7 +105,7 @@ class _Metadata:
             return None
         wanted = request.topics
         if wanted is None or (call.version == 0 and not wanted):
-            return self._answer(call, None)
+            return None if self._repeat(call) else self._answer(call, None)
         missing = self._to_create(request, wanted)
         if not missing:
             return self._answer(call, wanted)
@@ -111,6 +119,14 @@ class _Metadata:
         """Each topic has the error."""
         topics = [MetadataResponseTopic(code, topic.name, topic.topic_id) for topic in request.topics or ()]
         return MetadataResponse(topics=topics, cluster_id=self._catalog.cluster_id, error_code=code)
+
+    def _repeat(self, call: KafkaCall) -> bool:
+        """Answers a request for all topics as the one before, if nothing has changed since; returns whether it did."""
+        brokers = self._node.brokers(call)
+        body = self._whole.find(call.version, self._catalog.topics, brokers, self._node.controller(brokers))
+        if body is not None:
+            call.answer_packed(b"", body)
+        return body is not None
 
     def _to_create(self, request: MetadataRequest, wanted: list[MetadataRequestTopic]) -> list[str]:
         if not (self._creates and request.allow_auto_topic_creation):
@@ -147,14 +163,20 @@ class _Metadata:
             if done >= PARTITIONS_PER_STEP:
                 done = 0
                 yield
-        call.reply(
-            MetadataResponse(
-                brokers=[MetadataResponseBroker(*broker) for broker in brokers.values()],
-                cluster_id=catalog.cluster_id,
-                controller_id=self._node.controller(brokers),
-                topics=answered,
-            )
+        controller = self._node.controller(brokers)
+        response = MetadataResponse(
+            brokers=[MetadataResponseBroker(*broker) for broker in brokers.values()],
+            cluster_id=catalog.cluster_id,
+            controller_id=controller,
+            topics=answered,
         )
+        if wanted is None and len(answered) >= _FEWEST_KEPT:
+            body = b"".join(encode(response, call.version))
+            if len(body) <= _MOST_KEPT_BYTES:
+                self._whole.keep(call.version, known, brokers, controller, body)
+                call.answer_packed(b"", body)
+                return
+        call.reply(response)
 
     def _found(
         self,
@@ -179,6 +201,36 @@ class _Metadata:
             else:
                 code = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 yield MetadataResponseTopic(code if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+
+
+class _WholeAnswers:
+    """The last answers about all topics, by version: after a change of a large cluster many clients ask for them at once.
+
+    To describe and to write 3,000 partitions takes 5 to 20 ms.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Mapping[str, Topic], Mapping[int, Broker], int, bytes]] = {}
+
+    def find(
+        self, version: int, topics: Mapping[str, Topic], brokers: Mapping[int, Broker], controller: int
+    ) -> bytes | None:
+        """The answer of this version while it is about the same; ``topics`` is another mapping after each change."""
+        kept = self._kept.get(version)
+        if kept is None:
+            return None
+        if kept[0] is not topics or kept[1:3] != (brokers, controller):
+            return None
+        return kept[3]
+
+    def keep(
+        self, version: int, topics: Mapping[str, Topic], brokers: Mapping[int, Broker], controller: int, body: bytes
+    ) -> None:
+        """Takes the place of the one before of this version; of few versions one is kept."""
+        self._kept.pop(version, None)
+        while len(self._kept) >= _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[version] = topics, brokers, controller, body
 
 
 def metadata(node: KafkaNode) -> Translator:
