@@ -13,7 +13,8 @@ is open. Two bounds, either suffices:
 ``retention_bytes``
     The oldest segment goes as long as the others have at least so many bytes together.
 
-What the daemon does not know after a crash (when the active segment was written to) counts from the first look after it.
+What the daemon does not know after a crash, or once a follower has cut its log (when the active segment was written to),
+counts from the first append or look after it: no record goes sooner for that.
 """
 
 from __future__ import annotations

@@ -126,6 +126,23 @@ async def test_within_a_batch_the_whole_batch_goes(tmp_path: Path) -> None:
                 await log.truncate_to(beyond)
 
 
+async def test_what_a_cut_log_has_counts_for_retention_from_the_next_append_on(tmp_path: Path) -> None:
+    """The clock was ahead when it was first appended to, and has been put back. Nothing goes sooner: what comes is later."""
+    ahead_ms, back_ms, age_ms = 1_000_000_000, 50_000_000, 1_000
+    config = LogConfig(retention_ms=age_ms)
+    async with opened(FileStorage(tmp_path), config) as log:
+        for now_ms in (ahead_ms, ahead_ms):
+            batch = batch_of((b"k", b"v", now_ms + 10))
+            log.append(batch, read_header(batch), now_ms)
+            assert await outcome(log) is None
+        await log.truncate_to(1)
+        batch = batch_of((b"k", b"v", back_ms))
+        log.append(batch, read_header(batch), back_ms)
+        assert await outcome(log) is None
+        assert await log.retain(back_ms + age_ms - 1) == 0
+        assert await log.retain(back_ms + age_ms) == 2
+
+
 async def test_waiters_readers_and_appends_learn_of_a_truncation(tmp_path: Path) -> None:
     async with opened(FileStorage(tmp_path), CONFIG) as log:
         append_value(log, b"a")
