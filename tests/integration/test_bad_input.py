@@ -220,6 +220,18 @@ async def test_the_client_library_raises_a_refusal_by_its_name(coordinator: Coor
         await connection.request(FutureRequest(), ApiVersionsResponse, timeout_s=5)
 
 
+async def test_batches_for_another_topic_of_the_name_are_refused(bystander: Cluster) -> None:
+    """By its id a producer says which one it means."""
+    batch = (PartitionProduceData(0, encode_batch([b"x"], timestamps_ms=[1])),)
+    (known,) = (await bystander.call(MetadataRequest(("orders",)), MetadataResponse)).topics
+    data = tuple(TopicProduceData("orders", batch, each) for each in ("0" * 32, "no id", known.topic_id, ""))
+    produced = await bystander.call(ProduceRequest(None, -1, 9_000, data), ProduceResponse)
+    entries = [entry for topic in produced.responses for entry in topic.partition_responses]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [entry.error_code for entry in entries] == [unknown, unknown, 0, 0]
+    assert "deleted and made anew" in entries[0].error_message
+
+
 async def test_unknown_topics_and_partitions_are_named(bystander: Cluster) -> None:
     batch = encode_batch([b"x"], timestamps_ms=[1])
     produced = await bystander.call(

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.embedded import Coordinator
 from coordinator.kafka.codes import KafkaCode
+from coordinator.kafka.fetch_sessions import MAX_SESSIONS
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
@@ -134,6 +135,21 @@ async def test_a_session_says_what_is_new(wire: KafkaWire, topic_id: bytes, vers
     over = await wire.ask(fetching(session, 6, [], [ForgottenTopic("t", topic_id, [1])]), version)
     assert (over.error_code, over.session_id) == (0, NO_SESSION)
     assert (await wire.ask(fetching(session, 7, []), version)).error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_sessions_without_end_are_none_but_the_records_come(wire: KafkaWire, topic_id: bytes) -> None:
+    """A client that gives up none of its sessions fills the cache: those that are in it stay, and it is told of no more."""
+    await append(wire, 0)
+    topics = reading(topic_id, {0: 0})
+    numbers = []
+    for _ in range(MAX_SESSIONS + 3):
+        told = await wire.ask(fetching(NO_SESSION, BEGINS, topics), 17)
+        assert told.responses[0].partitions[0].records
+        numbers.append(told.session_id)
+    assert len(set(numbers)) == MAX_SESSIONS + 1
+    assert numbers[-3:] == [NO_SESSION] * 3
+    for number in (numbers[0], numbers[MAX_SESSIONS - 1]):
+        assert (await wire.ask(fetching(number, 1, []), 17)).error_code == 0
 
 
 async def test_a_session_is_waited_in_as_a_full_request_is(coordinator: Coordinator, topic_id: bytes) -> None:
