@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -24,18 +23,6 @@ BEGINS, IN_NONE = 0, -1
 SESSION_VERSIONS = range(7, 19)
 BY_ID = 13
 NOBODYS = b"?" * 16
-
-
-@pytest.fixture
-async def coordinator() -> AsyncIterator[Coordinator]:
-    async with Coordinator(kafka_port=-1, flush="os", node_id=1) as running:
-        yield running
-
-
-@pytest.fixture
-async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
-    async with connected(coordinator.kafka_address) as connection:
-        yield connection
 
 
 async def made(wire: KafkaWire, name: str = "t", partitions: int = 3) -> bytes:

@@ -43,12 +43,6 @@ async def coordinator() -> AsyncIterator[Coordinator]:
         yield running
 
 
-@pytest.fixture
-async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
-    async with connected(coordinator.kafka_address) as connection:
-        yield connection
-
-
 def joining(
     group: str, member_id: str = "", instance: str | None = None, session_ms: int = SESSION_MS
 ) -> JoinGroupRequest:

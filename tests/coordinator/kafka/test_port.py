@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -30,18 +29,6 @@ from protocol.kafka.schema import Message
 from protocol.messages.topics import CreatedTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.coordinator.kafka.wire import KafkaWire, connected, framed, request_frame, response_kind
 from tests.protocol.kafka.written import Record, written
-
-
-@pytest.fixture
-async def coordinator() -> AsyncIterator[Coordinator]:
-    async with Coordinator(kafka_port=-1, flush="os", node_id=1) as running:
-        yield running
-
-
-@pytest.fixture
-async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
-    async with connected(coordinator.kafka_address) as connection:
-        yield connection
 
 
 def served(coordinator: Coordinator) -> list[Api]:

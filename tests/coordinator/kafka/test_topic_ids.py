@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,18 +20,6 @@ from tests.protocol.kafka.written import Record, written
 
 NOBODYS = b"?" * 16
 BATCH = written([Record(b"k", b"v")])
-
-
-@pytest.fixture
-async def coordinator() -> AsyncIterator[Coordinator]:
-    async with Coordinator(kafka_port=-1, flush="os", node_id=1) as running:
-        yield running
-
-
-@pytest.fixture
-async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
-    async with connected(coordinator.kafka_address) as connection:
-        yield connection
 
 
 async def made(wire: KafkaWire, name: str = "t") -> bytes:

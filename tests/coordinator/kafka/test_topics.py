@@ -37,12 +37,6 @@ async def coordinator() -> AsyncIterator[Coordinator]:
         yield running
 
 
-@pytest.fixture
-async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
-    async with connected(coordinator.kafka_address) as connection:
-        yield connection
-
-
 def creating(*topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsRequest:
     return CreateTopicsRequest(list(topics), 10_000, validate_only)
 
