@@ -31,6 +31,17 @@ class DaemonProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def kafka_address(self) -> str:
+        """Where it listens for Kafka's clients; "" when it does not."""
+        found = [line.split()[-1] for line in self.output if line.startswith("listening for Kafka's clients on ")]
+        return found[-1] if found else ""
+
+    def resident_bytes(self) -> int:
+        """What it has in memory now, as Linux tells it."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+    @property
     def pid(self) -> int:
         """The process id."""
         assert self._process is not None

@@ -196,8 +196,12 @@ def create_partitions(node: KafkaNode) -> Translator:
         known = inner.catalog.topics.get(topic.name)
         if not topic.assignments or known is None:
             return True
-        here = [[inner.settings.node_id]] * (topic.count - len(known.partitions))
-        return not inner.catalog.cluster and [each.broker_ids for each in topic.assignments] == here
+        here = [inner.settings.node_id]
+        return (
+            not inner.catalog.cluster
+            and len(topic.assignments) == topic.count - len(known.partitions)
+            and all(each.broker_ids == here for each in topic.assignments)
+        )
 
     def handle(call: KafkaCall) -> StepsLeft:
         request: CreatePartitionsRequest = call.message

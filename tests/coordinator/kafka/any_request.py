@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, Final, TypeVar
 
+from protocol.kafka.batch import KafkaBatchHeader
 from protocol.kafka.schema import Array, Field, Primitive, Structure, covers
 
 NAMES: Final = (
@@ -24,6 +25,8 @@ NAMES: Final = (
 _NUMBERS: Final = (-5, -3, -2, -1, -1, 0, 0, 0, 0, 0, 1, 1, 2, 3, 5, 100)
 _WIDTHS: Final = {Primitive.INT8: 7, Primitive.INT16: 15, Primitive.INT32: 31, Primitive.INT64: 63}
 _MAX_ITEMS: Final = 3
+BATCH: Final = KafkaBatchHeader(0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, 1).with_records(b"\x10\0\0\0\x01\x04ab\0")
+"""One record."""
 
 StructureT = TypeVar("StructureT", bound=Structure)
 
@@ -55,6 +58,8 @@ def _any_of(kind: Primitive | type[Structure], version: int, draw: random.Random
         return draw.random() < 0.5
     if kind is Primitive.UUID:
         return draw.choice((bytes(16), draw.randbytes(16)))
+    if kind is Primitive.RECORDS and draw.random() < 0.5:
+        return draw.choice((BATCH, BATCH, damaged(BATCH, draw)))
     return draw.choice((b"", b"\0\0", draw.randbytes(draw.randrange(80))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,18 @@ async def test_partitions_are_added_where_the_one_node_is(wire: KafkaWire) -> No
     assert await added(3, here, here) == ErrorCode.NONE
     assert await added(3, here, topic="none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len((await wire.ask(MetadataRequest([MetadataRequestTopic(name="t")]), 5)).topics[0].partitions) == 3
+
+
+async def test_more_partitions_than_there_could_be_take_no_memory(wire: KafkaWire) -> None:
+    await wire.ask(creating(CreatableTopic("t", 1, 1)), 7)
+    topic = CreatePartitionsTopic("t", 20_000_000, [CreatePartitionsAssignment([1])])
+    tracemalloc.start()
+    try:
+        (told,) = (await wire.ask(CreatePartitionsRequest([topic], 10_000), 3)).results
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert told.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 async def test_partitions_are_added_but_not_placed(wire: KafkaWire) -> None:

@@ -16,11 +16,20 @@ from protocol.kafka.messages import APIS
 from protocol.kafka.schema import Message
 
 
+def request_kind(api_key: int) -> type[Message]:
+    """The class of the requests of a key."""
+    return _kind(api_key, "Request")
+
+
 def response_kind(api_key: int) -> type[Message]:
     """The class of the answers to requests of a key."""
-    name = APIS[api_key].name
+    return _kind(api_key, "Response")
+
+
+def _kind(api_key: int, direction: str) -> type[Message]:
+    name = f"{APIS[api_key].name}{direction}"
     module = "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")
-    kind: type[Message] = getattr(import_module(f"protocol.kafka.messages.{module}_response"), f"{name}Response")
+    kind: type[Message] = getattr(import_module(f"protocol.kafka.messages.{module}"), name)
     return kind
 
 
