@@ -60,6 +60,7 @@ class KafkaResponse(Response):
 
 
 _NO_PARTS: Final[tuple[Asked, ...]] = ()
+"""Also of a call that is over: it and its parts know one another, and what is in a circle stays in memory for long."""
 
 
 class KafkaCall(WireCall):
@@ -78,6 +79,12 @@ class KafkaCall(WireCall):
     def reply(self, message: Message) -> None:
         """Sends the answer."""
         self.answer(KafkaResponse(message))
+        self._parts = _NO_PARTS
+
+    def finish_silently(self) -> None:
+        """See ``Call``."""
+        super().finish_silently()
+        self._parts = _NO_PARTS
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """See ``Call``: Kafka has no answer that fits any request, so each kind says an error in its own way."""
@@ -99,7 +106,8 @@ class KafkaCall(WireCall):
 
     def give_up(self) -> None:
         """What was asked for this call is not waited for any more."""
-        for part in self._parts:
+        parts, self._parts = self._parts, _NO_PARTS
+        for part in parts:
             part.abandon()
 
 

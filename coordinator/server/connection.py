@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._uncongested.set()
         self._taking = False
         self._waits_for_turn = False
+        self._aborting: asyncio.TimerHandle | None = None
 
     @property
     def idle(self) -> bool:
@@ -140,6 +141,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop, also when a client shut its sending side down: everything under way is abandoned."""
         self.transport = None
+        if self._aborting is not None:
+            self._aborting.cancel()  # or it would keep all of this in memory until then
         self.budget.forget(self._take_pending)
         self._uncongested.set()
         for call in self.wire.abandon():
@@ -150,14 +153,14 @@ class Connection(asyncio.Protocol):
         """Called by the loop."""
         self.heard_at_sweep = sweep = self._listener.sweep
         wire = self.wire
-        malformed: ProtocolError | None = None
+        malformed = ""  # not the error, which knows this call of the function: a circle
         try:
             if wire.receive(data):
                 self.frame_begun_at_sweep = -1
         except ProtocolError as error:
-            malformed = error
+            malformed = str(error)
         self._take_pending()
-        if malformed is not None:
+        if malformed:
             self.close_with(f"malformed input: {malformed}")
             return
         if wire.buffered_bytes and self.frame_begun_at_sweep < 0:
@@ -235,7 +238,7 @@ class Connection(asyncio.Protocol):
         self.stop_reading()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
-            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
+            self._aborting = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def close_with(self, reason: str) -> None:
         """Closes because of what the client did, and says so in the log."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 from coordinator.server.budget import ByteBudget
 from protocol.errors import ErrorCode, ProtocolError
@@ -126,6 +126,10 @@ class CallLike(Protocol):
 
 CallT = TypeVar("CallT", bound=CallLike)
 NewCall = Callable[[RequestFrame, Request, int], CallT]
+
+
+def _no_call(frame: RequestFrame, request: Request, charge: int) -> NoReturn:
+    raise AssertionError("a client that is gone asks nothing")
 
 
 class ServerConnection(Generic[CallT]):
@@ -306,8 +310,13 @@ class ServerConnection(Generic[CallT]):
         self._envelope = self._request = self._decoding = None
 
     def abandon(self) -> list[CallT]:
-        """The client is gone: the calls that were under way, each of which ``finish`` ends."""
+        """The client is gone: the calls that were under way, each of which ``finish`` ends.
+
+        No further call is made, and what makes them is let go: it knows the connection, which knows this one. Objects in
+        circles stay until all of the daemon's memory is walked, which it seldom is (``coordinator.runtime.collector``).
+        """
         self.stop()
+        self._new_call = _no_call
         calls, self.calls = list(self.calls.values()), {}
         return calls
 

@@ -94,11 +94,10 @@ class Drawn:
         except ProtocolError:
             return Asked(payload, None)
         served = self._served.get(header.api_key)
-        if served is None:
-            return Asked(payload, None)
-        if not served.first <= header.api_version <= served.last:
-            header = header._replace(api_version=0) if header.api_key == API_VERSIONS else None
-        return Asked(payload, header)
+        if served is not None and served.first <= header.api_version <= served.last:
+            return Asked(payload, header)
+        # Only ApiVersions is answered whatever its version, in form 0.
+        return Asked(payload, header._replace(api_version=0) if header.api_key == API_VERSIONS else None)
 
     def _body(self, key: int, version: int) -> bytes:
         draw, kept = self._draw, self._bodies.setdefault((key, version), [])
