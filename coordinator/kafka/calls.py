@@ -161,5 +161,6 @@ class Asked:
         """The client is gone."""
         if self.open:
             self.open = False
-            if self.on_abandon is not None:
-                self.on_abandon()
+            on_abandon, self.on_abandon = self.on_abandon, None
+            if on_abandon is not None:
+                on_abandon()

@@ -82,8 +82,9 @@ class WireCall:
             return  # answered a moment ago, when another request of this connection was abandoned
         self.open = False
         self.connection.wire.finish(self)
-        if self.on_abandon is not None:
-            self.on_abandon()
+        on_abandon, self.on_abandon = self.on_abandon, None
+        if on_abandon is not None:
+            on_abandon()
 
     def _end(self, pieces: list[bytes]) -> None:
         self.open = False

@@ -69,6 +69,19 @@ async def test_a_closed_connection_leaves_memory(protocol: str, closed_by: str) 
 
 
 @pytest.mark.usefixtures("_without_collector")
+async def test_a_connection_leaves_memory_whose_request_waits() -> None:
+    wanted = FetchTopic("t", partitions=[FetchPartition(0, -1, 0, partition_max_bytes=1000)])
+    async with Coordinator(kafka_port=-1, log_level="error") as coordinator:
+        async with connected(coordinator.kafka_address) as wire:
+            await wire.ask(MetadataRequest([MetadataRequestTopic(name="t")]), 9)
+            (connection,) = open_connections(coordinator)
+            waiting = FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1000, topics=[wanted])
+            wire.writer.write(request_frame(waiting, 11, 9))
+            await asyncio.sleep(0.1)
+        assert await gone(connection)
+
+
+@pytest.mark.usefixtures("_without_collector")
 async def test_an_answered_request_of_a_kafka_client_leaves_memory() -> None:
     partition = TopicProduceData("t", partition_data=[PartitionProduceData(0, BATCH)])
     wanted = FetchTopic("t", partitions=[FetchPartition(0, -1, 0, partition_max_bytes=1000)])
