@@ -163,6 +163,8 @@ async def _outcomes(
             outcome, (TopicError, OSError, LogError, MetadataUnavailableError)
         ):
             log.error("topic_change_failed", wanted=str(entry)[:200], exc_info=outcome)
+        if isinstance(outcome, Exception):
+            outcome.__traceback__ = None  # it knows the call of this function, which knows it: a circle
     return outcomes
 
 

@@ -11,9 +11,12 @@ import pytest
 
 from coordinator.embedded import Coordinator
 from coordinator.kafka.calls import KafkaCall
+from coordinator.metadata.catalog import TopicError
 from coordinator.server.connection import Connection
 from protocol.codec import encode_message
+from protocol.errors import ErrorCode
 from protocol.framing import encode_request
+from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from protocol.kafka.messages.heartbeat_request import HeartbeatRequest
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -100,3 +103,15 @@ async def test_an_answered_request_of_a_kafka_client_leaves_memory() -> None:
         await asyncio.sleep(0.05)
         left = [each for each in gc.get_objects() if isinstance(each, KafkaCall)]
         assert [type(each.message).__name__ for each in left] == []
+
+
+@pytest.mark.usefixtures("_without_collector")
+async def test_a_change_of_topics_that_is_refused_leaves_memory() -> None:
+    async with (
+        Coordinator(kafka_port=-1, log_level="error") as coordinator,
+        connected(coordinator.kafka_address) as wire,
+    ):
+        told = await wire.ask(DeleteTopicsRequest([DeleteTopicState("none")], [], 10_000), 6)
+        assert told.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await asyncio.sleep(0.05)
+        assert [each for each in gc.get_objects() if isinstance(each, TopicError)] == []
