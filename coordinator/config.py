@@ -142,6 +142,19 @@ class Settings:
         60_000,
     )
 
+    http: str = _setting(
+        "",
+        "HOST:PORT of an HTTP server with /metrics, /healthz and /readyz, which needs aiocohort[web]; port 0 picks a free one; "
+        "empty: none",
+    )
+    metrics_max_series: int = _setting(
+        10_000,
+        "most series of one metric by group, topic or partition; those that come first by name are shown, and "
+        "cohort_metrics_left_out counts the others",
+        0,
+        10_000_000,
+    )
+
     max_connections: int = _setting(10_000, "connections at once; one more is closed at once", 1, 1_000_000)
     max_frame_bytes: int = _setting(
         32 * 1024 * 1024, "largest request in bytes; it bounds what one connection can hold", 1024, 2**31 - 1
@@ -324,7 +337,7 @@ class Settings:
         return host, self.kafka_advertised_port or address[1]
 
     def _check_cluster(self) -> None:
-        for name, kind in (("metadata", urls.parse), ("serve_metadata", urls.address)):
+        for name, kind in (("metadata", urls.parse), ("serve_metadata", urls.address), ("http", urls.address)):
             if (value := getattr(self, name)) not in ("local", ""):
                 try:
                     kind(value)

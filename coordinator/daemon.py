@@ -6,12 +6,14 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from coordinator.cluster_member import ClusterMember
 from coordinator.config import Settings
 from coordinator.controller.administration import Administration
 from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.filesystem.storage import Lock, Storage
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.config import GroupConfig
@@ -19,7 +21,7 @@ from coordinator.log.cleaner import Begin
 from coordinator.log.compaction_process import local_work
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
-from coordinator.logs.maintenance import LogMaintenance
+from coordinator.logs.maintenance import LogMaintenance, MaintenanceCounts
 from coordinator.metadata import urls
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 from coordinator.metadata.etcd.rpc import Access
@@ -28,6 +30,8 @@ from coordinator.metadata.open import open_store
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.served.server import MetadataServer
 from coordinator.metadata.store import MetadataStore
+from coordinator.metrics.loop_lag import LoopLag
+from coordinator.metrics.sources import Sources
 from coordinator.nodes.cleanliness import Cleanliness
 from coordinator.nodes.identity import NodeIdentity
 from coordinator.nodes.membership import Standalone
@@ -41,10 +45,16 @@ from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers import handlers
 from coordinator.server.listener import ConnectionLimits, Listener, native_port
 from coordinator.server.node import Node
+from coordinator.server.request_meter import KafkaRequestMeter, RequestMeter
 from coordinator.transaction_coordinator import TransactionCoordinator
 from coordinator.transactions.config import TransactionConfig
+from coordinator.web.health import Readiness
+from coordinator.web.port import check_web_extra, web_server
 from protocol.hashing import TRANSACTION_PARTITIONS
 from protocol.messages import Request
+
+if TYPE_CHECKING:
+    from coordinator.web.server import WebServer
 
 log = get_logger()
 
@@ -131,6 +141,11 @@ class Daemon:
         self._listener: Listener | None = None
         self._maintenance: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._web: WebServer | None = None
+        self._loop_lag: LoopLag | None = None
+        self._meters: list[RequestMeter] = []
+        self.http_address: tuple[str, int] | None = None
+        """Where metrics and health are served; None without ``http``."""
 
     async def start(self) -> None:
         """Takes the data directory, recovers what is in it and serves.
@@ -144,6 +159,7 @@ class Daemon:
         try:
             await self._start()
         except (Exception, asyncio.CancelledError):
+            await self._close_http()
             if self._listener is not None:
                 await _close_in_any_case(self._listener.close(0.0))
             await _close_in_any_case(self._close_coordinators())
@@ -165,6 +181,7 @@ class Daemon:
         """
         if self._member is not None and not self.failed.done():
             await _close_in_any_case(self._member.hand_over(self.settings.controlled_shutdown_ms / 1000))
+        await self._close_http()
         if self._listener is not None:
             self._listener.stop_accepting()
         for task in (self._maintenance, self._watching):
@@ -197,6 +214,8 @@ class Daemon:
         log.critical("daemon_failed", reason=reason)
 
     async def _start(self) -> None:
+        if self.settings.http:
+            check_web_extra()
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
         await self._disk.tend(self._disk.reserve.restore)
         identity = await NodeIdentity.read(self._disk)
@@ -247,8 +266,11 @@ class Daemon:
             registered_start="" if self._member is None else self._member.registered_start,
         )
         self._identity = identity
-        await self._serve(self._node(store, catalog, self._partitions))
-        self._begin_maintenance(self._partitions, self._lock)
+        node = self._node(store, catalog, self._partitions)
+        await self._serve(node)
+        maintenance = self._begin_maintenance(self._partitions, self._lock)
+        if settings.http:
+            await self._serve_http(node, maintenance.counts)
 
     def _node(self, store: MetadataStore, catalog: Catalog, logs: LogManager) -> Node:
         cluster = None if self._member is None else self._member.coordinators
@@ -275,6 +297,11 @@ class Daemon:
         limits, handler_of = _connection_limits(settings), handlers(node)
         port = native_port(Dispatcher(handler_of).handle, limits.max_frame_bytes)
         kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of, self._origins.new_id)
+        if settings.http:
+            now = asyncio.get_running_loop().time
+            self._meters = [RequestMeter("native", now), KafkaRequestMeter("kafka", now)]
+            port = replace(port, meter=self._meters[0])
+            kafka = None if kafka is None else replace(kafka, meter=self._meters[1])
         self._listener = Listener(limits, node.groups.close_connection, self._tasks.hurry)
         await node.groups.start()
         await node.transactions.start()  # what it loads ends transactions in logs and groups
@@ -284,6 +311,42 @@ class Daemon:
             self.kafka_address = await _started(self._listener, kafka, host, number, "--kafka-host, --kafka-port")
         if self._member is not None:
             await self._member.join(node, self.address, self.kafka_address)
+
+    async def _serve_http(self, node: Node, counts: MaintenanceCounts) -> None:
+        assert self._listener is not None, "clients are served first"
+        self._loop_lag = LoopLag()
+        storage = self._storage
+        sources = Sources(
+            version=version("aiocohort"),
+            node_id=node.settings.node_id,
+            max_series=node.settings.metrics_max_series,
+            catalog=node.catalog,
+            logs=node.logs,
+            groups=node.groups,
+            transactions=node.transactions,
+            listener=self._listener,
+            meters=self._meters,
+            disk=self._disk,
+            syncs=storage.syncs if isinstance(storage, FileStorage) else None,
+            maintenance=counts,
+            loop_lag=self._loop_lag,
+            is_clustered=not self._is_alone,
+        )
+        now_s = asyncio.get_running_loop().time
+        readiness = Readiness(node.groups, node.transactions, self._disk, node.membership, self.failed, now_s)
+        self._web = web_server(sources, readiness)
+        host, port = urls.address(node.settings.http)
+        try:
+            self.http_address = await self._web.start(host, port)
+        except OSError as error:
+            raise AddressError(host, port, error, "--http") from error
+
+    async def _close_http(self) -> None:
+        web, self._web = self._web, None
+        if self._loop_lag is not None:
+            self._loop_lag.stop()
+        if web is not None:
+            await _close_in_any_case(web.close())
 
     async def _to_import(self) -> SingleNodeMetadata | None:
         """What the directory of a single node has that becomes the first of a cluster. Raises ``MetadataDamagedError`` when
@@ -408,7 +471,7 @@ class Daemon:
             cluster=cluster,
         )
 
-    def _begin_maintenance(self, partitions: LogManager, lock: Lock) -> None:
+    def _begin_maintenance(self, partitions: LogManager, lock: Lock) -> LogMaintenance:
         settings = self.settings
         maintenance = LogMaintenance(
             partitions,
@@ -420,6 +483,7 @@ class Daemon:
         )
         self._maintenance = asyncio.create_task(maintenance.run(), name="cohort-log-maintenance")
         self._watching = asyncio.create_task(self._watch_lock(lock), name="cohort-lock")
+        return maintenance
 
     async def _close_coordinators(self) -> None:
         """Answers all that wait for a coordinator: transactions first, which logs and groups wait for."""

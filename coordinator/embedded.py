@@ -100,6 +100,17 @@ class Coordinator:
         return f"{host}:{port}"
 
     @property
+    def http_address(self) -> str:
+        """``"host:port"`` of metrics and health; the setting ``http="127.0.0.1:0"`` gives them a free port. Raises
+        ``RuntimeError`` outside ``async with``, and without such a port."""
+        if self._daemon is None:
+            raise RuntimeError("the coordinator is not running: use it inside 'async with'")
+        if self._daemon.http_address is None:
+            raise RuntimeError("the coordinator serves no metrics: give it http='127.0.0.1:0'")
+        host, port = self._daemon.http_address
+        return f"{host}:{port}"
+
+    @property
     def data_dir(self) -> str:
         """Where the logs are. Raises ``RuntimeError`` before the coordinator runs in a temporary directory."""
         if self._data_dir is None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.core import GroupCore
+from coordinator.groups.rebalance_counts import RebalanceCounts
 from coordinator.groups.refusals import error_response, group_id_fault
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
@@ -124,6 +125,8 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         self.proof = None if cluster is None else LeadershipProof(cluster, catalog)
         """In a cluster: that this node leads a partition, where nothing is written that would show it."""
         self._config = config
+        self.rebalance_counts = counts = RebalanceCounts()
+        """Rebalances that this node has coordinated since it started."""
         self._deleted = DeletedTopics(catalog)
         self._topic_ids = {name: topic.topic_id for name, topic in catalog.topics.items()}
         self._stop_watching = catalog.on_change(self._changed)
@@ -139,7 +142,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
                 lambda group_id: group_id_fault(group_id, config),
                 error_response,
             ),
-            lambda partition: GroupCore(config, new_member_id, catalog),
+            lambda partition: GroupCore(config, new_member_id, catalog, counts),
             catalog,
             logs,
             timers,

@@ -9,6 +9,7 @@ and on the others of a cluster. And it is the way in which leaders ask whether a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -33,6 +34,7 @@ from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.core import TransactionCore
 from coordinator.transactions.orders import FindOpen, WriteMarkers
+from coordinator.transactions.records import Ended
 from coordinator.transactions.refusals import error_response, id_fault, no_such_id
 from protocol.errors import ErrorCode
 from protocol.hashing import partition_for_transactional_id
@@ -113,6 +115,8 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
         cluster: Cluster | None = None,
     ) -> None:
         self._config = config
+        self.ended = ended = Counter[Ended](dict.fromkeys(Ended, 0))
+        """Transactions that this node has decided since it started, by how they ended."""
         self.admission = Admission(self, asyncio.get_running_loop().call_later)
         """What transactional writes pass on this node."""
         self.held_commits = HeldCommits(partial(_log_of, catalog, logs), asyncio.get_running_loop().call_later)
@@ -141,7 +145,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
                 lambda transactional_id: id_fault(transactional_id, config),
                 error_response,
             ),
-            lambda partition: TransactionCore(config, next_producer_id),
+            lambda partition: TransactionCore(config, next_producer_id, ended),
             catalog,
             logs,
             timers,

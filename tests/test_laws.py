@@ -73,6 +73,7 @@ PURE = dict.fromkeys(
         *_SERVER,
         *_LOG,
         "coordinator/kafka/fetch_sessions.py",
+        "coordinator/histogram.py",
         "protocol",
     ),
     _IMPURE,
@@ -80,11 +81,11 @@ PURE = dict.fromkeys(
 """Cores, and what they are given: no I/O, clock, randomness or tasks."""
 
 ROOMS = {
-    "filesystem": {"log_output"},
+    "filesystem": {"histogram", "log_output"},
     "log": {"filesystem", "log_output"},
     "logs": {"clock", "filesystem", "log", "log_output", "metadata"},
     "runtime": {"clock", "log", "log_output", "logs", "metadata", "nodes"},
-    "groups": {"runtime"},
+    "groups": {"histogram", "runtime"},
     "transactions": {"runtime"},
     "replication": {"controller", "filesystem", "log", "log_output", "logs", "metadata", "nodes"},
     "controller": {"clock", "log_output", "metadata", "nodes", "replication"},

@@ -42,6 +42,8 @@ class _Threads(Executor):
 
     def __init__(self, threads: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
+        self.pending = 0
+        """Calls that coroutines wait for, those that run included."""
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> CallUnderWay[T]:  # type: ignore[override]
         """Calls ``function`` in a thread; to be called on a loop, which gets the result."""
@@ -107,6 +109,11 @@ class Disk:
         """As ``run``, in a thread for maintenance."""
         return await _called(self._tending, partial(function, *args, **kwargs))
 
+    def pending(self) -> dict[str, int]:
+        """Calls that wait or run now, by lane."""
+        lanes = {"write": self._writing, "read": self._reading, "maintenance": self._tending}
+        return {name: lane.pending for name, lane in lanes.items()}
+
     def close_file(self, file: File) -> None:
         """Closes a file that nothing uses any more, in a thread for maintenance.
 
@@ -127,10 +134,13 @@ class Disk:
 
 async def _called(lane: _Threads, function: Callable[[], T]) -> T:
     future = asyncio.get_running_loop().run_in_executor(lane, function)
+    lane.pending += 1
     try:
         return await future
     except asyncio.CancelledError as error:
         raise error from future.exception()
+    finally:
+        lane.pending -= 1
 
 
 def _note_failed_close(closed: asyncio.Future[None]) -> None:

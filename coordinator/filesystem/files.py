@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,8 +22,27 @@ from coordinator.filesystem.storage import (
     WriteInDoubtError,
     in_doubt,
 )
+from coordinator.histogram import Distribution, Histogram
 
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 16
+
+
+class SyncTimes:
+    """How long syncs of files took that succeeded, in seconds; threads note them side by side."""
+
+    def __init__(self) -> None:
+        self._seconds = Histogram()
+        self._lock = threading.Lock()
+
+    def note(self, seconds: float) -> None:
+        """Counts a sync."""
+        with self._lock:
+            self._seconds.observe(seconds)
+
+    def now(self) -> Distribution:
+        """All of them so far."""
+        with self._lock:
+            return self._seconds.now()
 
 
 class FileStorage:
@@ -32,6 +53,7 @@ class FileStorage:
 
     def __init__(self, root: str | Path) -> None:
         self.root = os.fspath(root)
+        self.syncs = SyncTimes()
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
@@ -40,7 +62,7 @@ class FileStorage:
         """As ``Storage.open``; the descriptor is not inherited by other programs."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         absolute = self._path(path)
-        return _RealFile(os.open(absolute, flags, 0o644), absolute)
+        return _RealFile(os.open(absolute, flags, 0o644), absolute, self.syncs)
 
     def list(self, path: str) -> list[str]:
         """As ``Storage.list``."""
@@ -184,9 +206,10 @@ def _write_process_id(descriptor: int, path: str) -> None:
 
 
 class _RealFile:
-    def __init__(self, descriptor: int, path: str) -> None:
+    def __init__(self, descriptor: int, path: str, syncs: SyncTimes) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._syncs = syncs
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         try:
@@ -222,10 +245,12 @@ class _RealFile:
         return b"".join(parts)
 
     def sync(self) -> None:
+        begun_s = time.perf_counter()
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise in_doubt(self._path, error) from error
+        self._syncs.note(time.perf_counter() - begun_s)
 
     def truncate(self, size: int) -> None:
         with _naming(self._path):

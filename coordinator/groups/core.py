@@ -15,6 +15,7 @@ from coordinator.groups.config import AnyTopic, GroupConfig, GroupStep, Topics
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
 from coordinator.groups.group import MAX_GENERATION, Group, Groups, Member
 from coordinator.groups.rebalance import answer_all, call_to_join, renew_session
+from coordinator.groups.rebalance_counts import RebalanceCounts
 from coordinator.groups.records import (
     CommittedOffset,
     CoordinatorRecord,
@@ -96,10 +97,16 @@ class GroupCore:
     decode = staticmethod(decode_records)
     refusal = staticmethod(error_response)
 
-    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], topics: Topics | None = None) -> None:
-        """``topics`` tells which there are; None for all."""
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_member_id: Callable[[str], str],
+        topics: Topics | None = None,
+        rebalance_counts: RebalanceCounts | None = None,
+    ) -> None:
+        """``topics`` tells which there are, None for all; ``rebalance_counts`` is where rebalances are counted."""
         self.config = config
-        self.groups = Groups(new_member_id, topics or AnyTopic())
+        self.groups = Groups(new_member_id, topics or AnyTopic(), rebalance_counts)
         self.expiry = Expiry()
 
     def decide(self, request: Request, step: GroupStep) -> Effects:
@@ -323,7 +330,7 @@ def _load(group: Group, step: GroupStep) -> Iterator[int]:
         group.state = GroupState.STABLE  # born so: TRANSITIONS begins here
     if len(group.members) > step.config.group_max_size:
         size = f"{len(group.members)} members, more than group_max_size {step.config.group_max_size}"
-        call_to_join(group, f"the coordinator restarted, and the group has {size}", step)
+        call_to_join(group, "group_full", f"the coordinator restarted, and the group has {size}", step)
     yield 0
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coordinator.groups.config import Topics
+from coordinator.groups.rebalance_counts import RebalanceCounts, RebalanceKind
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord, PendingOffsetsRecord, StagedOffsetsRecord
 from coordinator.groups.state import TRANSITIONS, GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, TimerName
@@ -251,6 +252,8 @@ class Group:
         "protocol_name",
         "protocol_type",
         "protocols_version",
+        "rebalance_began_ms",
+        "rebalance_counts",
         "rebalance_deadline_ms",
         "rebalance_reason",
         "requests",
@@ -261,8 +264,13 @@ class Group:
         "unsynced_members",
     )
 
-    def __init__(self, group_id: str, requests: PendingRequests, members_pending: MembersPending) -> None:
+    def __init__(
+        self, group_id: str, requests: PendingRequests, members_pending: MembersPending, counts: RebalanceCounts
+    ) -> None:
         self.group_id = group_id
+        self.rebalance_counts = counts
+        self.rebalance_began_ms: int | None = None
+        """When the rebalance that has not brought an assignment yet began; None when there is none."""
         self.clipped_id = clipped(group_id)
         """The id as sentences and log events show it."""
         self.requests = requests
@@ -336,6 +344,18 @@ class Group:
         for member in self.members.values():
             member.has_joined = False
         self.phase_timeout_ms = self.longest_rebalance_timeout_ms()
+
+    def begin_rebalance(self, kind: RebalanceKind, now_ms: int) -> None:
+        """Counts a rebalance of ``kind``. One that takes the place of another has lasted since that one began."""
+        self.rebalance_counts.begin(kind)
+        if self.rebalance_began_ms is None:
+            self.rebalance_began_ms = now_ms
+
+    def end_rebalance(self, now_ms: int) -> None:
+        """The assignment is decided, or no member is left that would need one."""
+        if self.rebalance_began_ms is not None:
+            self.rebalance_counts.end(now_ms - self.rebalance_began_ms)
+            self.rebalance_began_ms = None
 
     def complete_join(self) -> None:
         """The members that there are make the next generation: all of them are to sync. Without any it is Empty."""
@@ -514,8 +534,11 @@ class Groups(dict[str, Group]):
     ``new_member_id`` makes a new, unique member id from a client id; ``topics`` tells which topics there are.
     """
 
-    def __init__(self, new_member_id: Callable[[str], str], topics: Topics) -> None:
+    def __init__(
+        self, new_member_id: Callable[[str], str], topics: Topics, rebalance_counts: RebalanceCounts | None = None
+    ) -> None:
         super().__init__()
+        self.rebalance_counts = rebalance_counts or RebalanceCounts()
         self.new_member_id = new_member_id
         self.topics = topics
         self.requests: PendingRequests = {}
@@ -525,7 +548,7 @@ class Groups(dict[str, Group]):
 
     def add(self, group_id: str) -> Group:
         """Makes a group that is not there yet."""
-        group = self[group_id] = Group(group_id, self.requests, self.members_pending)
+        group = self[group_id] = Group(group_id, self.requests, self.members_pending, self.rebalance_counts)
         return group
 
     def drop_if_nothing_is_left(self, group: Group) -> None:

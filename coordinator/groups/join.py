@@ -36,6 +36,7 @@ from coordinator.groups.rebalance import (
     remove,
     renew_session,
 )
+from coordinator.groups.rebalance_counts import RebalanceKind
 from coordinator.groups.refusals import Refusal, identity_fault, join_request_fault, unknown_group
 from coordinator.groups.state import GroupState
 from coordinator.groups.static import changed_topics, rejoined, take_over
@@ -87,7 +88,7 @@ def _turn_away(group: Group, member: Member | None, request: JoinGroupRequest, s
         waiting = f", and {kept} more places are kept for static members" if kept else ""
         why = f"came to rejoin when {group.joined_members} members, the most the group may have, had done so{waiting}"
         remove(group, member, why, step)
-        call_to_join(group, f"{described(member)} {why}", step)
+        call_to_join(group, "group_full", f"{described(member)} {why}", step)
     maybe_complete_join(group, step)
 
 
@@ -109,7 +110,7 @@ def _join_new(group: Group, member_id: str, request: JoinGroupRequest, step: Gro
         group.protocol_type = request.protocol_type
     group.add(member)
     cause = with_reason(f"{described(member)} joined", request.reason, step.config.max_reason_chars)
-    call_to_join(group, cause, step)
+    call_to_join(group, "member_joined", cause, step)
     if first:
         begin_initial_delay(group, step)
     elif group.initial is not None:
@@ -120,7 +121,8 @@ def _join_new(group: Group, member_id: str, request: JoinGroupRequest, step: Gro
 
 def _join_known(group: Group, member: Member, request: JoinGroupRequest, step: GroupStep) -> None:
     cause = _cause_for_rebalance(group, member, request)
-    if request.protocols != member.protocols:
+    is_changed = request.protocols != member.protocols
+    if is_changed:
         group.set_protocols(member, request.protocols)
     member.client_id, member.client_host = step.context.client_id, step.context.client_host
     member.client_software = step.context.client_software
@@ -133,7 +135,8 @@ def _join_known(group: Group, member: Member, request: JoinGroupRequest, step: G
         step.reply(join_response(group, member, members))
         return
     if cause is not None:
-        call_to_join(group, with_reason(cause, request.reason, step.config.max_reason_chars), step)
+        kind: RebalanceKind = "member_changed" if is_changed else "leader_asked"
+        call_to_join(group, kind, with_reason(cause, request.reason, step.config.max_reason_chars), step)
     hold_join(group, member, step)
     maybe_complete_join(group, step)
 

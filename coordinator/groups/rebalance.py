@@ -24,6 +24,7 @@ from coordinator.groups.group import (
     slices,
     takes_slices,
 )
+from coordinator.groups.rebalance_counts import RebalanceKind
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
 from coordinator.groups.state import GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, Slices
@@ -37,8 +38,8 @@ from protocol.messages.groups import (
 )
 
 
-def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
-    """Begins a rebalance for ``cause``, or adds the cause to the one that is going on.
+def call_to_join(group: Group, kind: RebalanceKind, cause: str, step: GroupStep) -> None:
+    """Begins a rebalance for ``cause``, or adds the cause to the one that is going on. ``kind`` is what is counted of it.
 
     The caller calls ``maybe_complete_join`` afterwards: perhaps all members that are needed have joined already.
     """
@@ -46,6 +47,7 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
         group.causes.add(cause)
         return
     group.prepare_rebalance(cause)
+    group.begin_rebalance(kind, step.now.ms)
     waiting = [
         member
         for member in group.members.values()
@@ -107,7 +109,7 @@ def on_rebalance_timer(group: Group, step: GroupStep) -> None:
     for member in late:
         remove(group, member, why, step)
     if late:
-        call_to_join(group, f"{listed(late)} {why}", step)
+        call_to_join(group, "rebalance_timeout", f"{listed(late)} {why}", step)
     if group.members and not group.joined_members:
         group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
         _set_rebalance_timer(group, step)
@@ -130,7 +132,7 @@ def on_sync_timer(group: Group, step: GroupStep) -> None:
     why = f"did not sync within {group.phase_timeout_ms} ms"
     for member in late:
         remove(group, member, why, step)
-    call_to_join(group, f"{listed(late)} {why}", step)
+    call_to_join(group, "sync_timeout", f"{listed(late)} {why}", step)
     maybe_complete_join(group, step)
 
 
@@ -147,10 +149,10 @@ def remove(group: Group, member: Member, why: str, step: GroupStep) -> None:
     step.effects.note("member_removed", group=group.clipped_id, member=described(member), reason=why)
 
 
-def remove_and_rebalance(group: Group, member: Member, why: str, step: GroupStep) -> None:
+def remove_and_rebalance(group: Group, kind: RebalanceKind, member: Member, why: str, step: GroupStep) -> None:
     """Takes one member out and rebalances the others."""
     remove(group, member, why, step)
-    call_to_join(group, f"{described(member)} {why}", step)
+    call_to_join(group, kind, f"{described(member)} {why}", step)
     maybe_complete_join(group, step)
 
 
@@ -210,6 +212,7 @@ def _complete_join(group: Group, step: GroupStep) -> None:
     group.complete_join()
     step.effects.timers["rebalance", group.group_id] = None
     if not group.members:
+        group.end_rebalance(step.now.ms)
         _write_empty(group, step)
         return
     step.effects.records.append(GenerationRecord(group.group_id, group.generation))

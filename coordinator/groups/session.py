@@ -82,7 +82,7 @@ def leave(groups: Groups, request: LeaveGroupRequest, step: GroupStep) -> None:
         results.append(LeftMember(leaving.member_id, leaving.group_instance_id, code))
     if group is not None:
         for cause in causes:
-            call_to_join(group, cause, step)
+            call_to_join(group, "member_left", cause, step)
         maybe_complete_join(group, step)
         drop_unless_written(groups, group, step)
     step.reply(LeaveGroupResponse(ErrorCode.NONE, tuple(results), first_message))
@@ -151,7 +151,7 @@ def on_timer(groups: Groups, name: TimerName, step: GroupStep) -> None:
         why = f"missed its session of {member.session_timeout_ms} ms by {late_ms} ms"
         if member.is_loaded:
             why = f"did not come back within its session of {member.session_timeout_ms} ms after the coordinator restarted"
-        remove_and_rebalance(group, member, why, step)
+        remove_and_rebalance(group, "session_timeout", member, why, step)
 
 
 def abandon(groups: Groups, token: ReplyToken, step: GroupStep) -> None:
@@ -171,7 +171,7 @@ def abandon(groups: Groups, token: ReplyToken, step: GroupStep) -> None:
     elif member.is_new:
         assert member.join_token == token, f"token {token} is pending for nothing"
         forget_join(group, member, step)
-        remove_and_rebalance(group, member, "closed its connection before it had joined", step)
+        remove_and_rebalance(group, "member_left", member, "closed its connection before it had joined", step)
     else:
         assert member.join_token == token, f"token {token} is pending for nothing"
         forget_join(group, member, step)

@@ -65,7 +65,9 @@ def take_over(group: Group, member: Member, member_id: str, request: JoinGroupRe
         step.reply(replace(response, skip_assignment=leads))
         return
     if cause is not None:
-        call_to_join(group, with_reason(cause, request.reason, step.config.max_reason_chars), step)
+        call_to_join(
+            group, "static_member_restarted", with_reason(cause, request.reason, step.config.max_reason_chars), step
+        )
     hold_join(group, member, step)
     maybe_complete_join(group, step)
 

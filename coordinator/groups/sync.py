@@ -76,6 +76,7 @@ def _settle(group: Group, request: SyncGroupRequest, step: GroupStep) -> Slices:
         )
     )
     group.transition(GroupState.STABLE)
+    group.end_rebalance(step.now.ms)
     if brought.keys() != group.members.keys():
         _note_mistakes(group, brought, step)
     for some in slices(members):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from coordinator.clock import now_ms
@@ -33,6 +34,17 @@ log = get_logger()
 
 _LONGEST_PAUSE_MS: Final = 600_000
 _REOPEN_INTERVAL_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class MaintenanceCounts:
+    """What maintenance has done since the daemon started."""
+
+    expired_records: int = 0
+    """By how many offsets retention has moved the starts of logs."""
+    retention_failures: int = 0
+    compactions: int = 0
+    compaction_failures: int = 0
 
 
 class LogMaintenance:
@@ -54,6 +66,7 @@ class LogMaintenance:
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.counts = MaintenanceCounts()
         self._last_look = (0, 0)
         self._failing: dict[PartitionLog, tuple[int, int]] = {}
         """Logs whose compaction failed: how often one after the other, and the loop's time of the next try."""
@@ -93,9 +106,11 @@ class LogMaintenance:
                 continue  # deleted meanwhile
             except Exception as error:
                 opened.retention_fault = f"retention failed: {error}"
+                self.counts.retention_failures += 1
                 _note_failure("retention_failed", topic, index, error)
                 continue
             opened.retention_fault = ""
+            self.counts.expired_records += deleted
             if deleted:
                 start = opened.start_offset
                 log.info("records_expired", topic=topic, partition=index, records=deleted, log_start_offset=start)
@@ -127,12 +142,13 @@ class LogMaintenance:
                 continue
             await asyncio.sleep(0)
             try:
-                await opened.compact(self._bounded_wall_ms())
+                self.counts.compactions += await opened.compact(self._bounded_wall_ms()) is not None
             except LogClosedError:
                 continue  # deleted meanwhile
             except Exception as error:
                 _note_failure("compaction_failed", topic, index, error)
             if opened.compaction_fault:
+                self.counts.compaction_failures += 1
                 pause_ms = min(self._compaction_interval_ms * 2 ** min(failures + 1, 20), _LONGEST_PAUSE_MS)
                 self._failing[opened] = failures + 1, now_ms(asyncio.get_running_loop()) + pause_ms
             else:

@@ -21,6 +21,7 @@ from coordinator.runtime.fair_queue import HEAVY, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.call import StepsLeft
 from coordinator.server.dispatch import SteppedCall, WireCall
+from coordinator.server.request_meter import RequestMeter
 from coordinator.server.server_connection import Codec, ServerConnection
 from coordinator.server.unread_answers import Reading, UnreadAnswers
 from protocol.errors import ProtocolError
@@ -48,6 +49,8 @@ class Port(Generic[CallT]):
     new_codec: Callable[[], Codec]
     new_call: Callable[[Connection, RequestFrame, Request, int], CallT]
     handle: Handle[CallT]
+    meter: RequestMeter | None = None
+    """Counts its requests; None where that is not asked for."""
 
 
 class ConnectionOwner(Protocol):
@@ -96,6 +99,9 @@ class Connection(asyncio.Protocol):
         """Whether the transport is read."""
         self._listener = listener
         self._handle = port.handle
+        self.meter = port.meter
+        self.received = 0
+        """Bytes that came from the client."""
         self._arrived = 0
         self._in_preparation = 0
         self._written = 0  # bytes of answers since the client connected
@@ -111,6 +117,11 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether nothing is under way: such a connection may be closed when it stays silent."""
         return not self.wire.calls and not self.wire.pending
+
+    @property
+    def sent(self) -> int:
+        """Bytes of answers, those included that are not on their way yet."""
+        return self._written
 
     @property
     def was_answered(self) -> bool:
@@ -152,6 +163,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         self.heard_at_sweep = sweep = self._listener.sweep
+        self.received += len(data)
         wire = self.wire
         malformed = ""  # not the error, which knows this call of the function: a circle
         try:
@@ -285,6 +297,8 @@ class Connection(asyncio.Protocol):
             self._flush()
             return
         self.client_id = call.client_id
+        if self.meter is not None:
+            call.begun_s = self.meter.now()
         steps = self._handle(call)
         if steps is not None:
             wire.busy = True

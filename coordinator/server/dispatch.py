@@ -35,7 +35,7 @@ STEP: Final = 64
 class WireCall:
     """A ``Call`` that came over the wire as it is handled."""
 
-    __slots__ = ("charge", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
+    __slots__ = ("begun_s", "charge", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
 
     def __init__(self, connection: Connection, frame: RequestFrame, request: Request, charge: int) -> None:
         self.connection = connection
@@ -45,6 +45,8 @@ class WireCall:
         self.charge = charge
         self.open = True
         self.on_abandon: Callable[[], object] | None = None
+        self.begun_s = 0.0
+        """When its handler got it, by the clock of the meter; 0 where nothing is metered."""
 
     def answer(self, response: Response) -> None:
         """Sends the answer."""
@@ -54,6 +56,8 @@ class WireCall:
             self.open = False
             self.on_abandon = None
             connection.ended(pieces)
+            if connection.meter is not None:
+                connection.meter.answered(self.request, self.begun_s, response)
 
     def answer_packed(self, head: bytes, body: bytes) -> None:
         """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
@@ -63,7 +67,7 @@ class WireCall:
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
         if self.open:
-            self._end(self.connection.wire.refuse(self, code, message))
+            self._end(self.connection.wire.refuse(self, code, message), code)
 
     def finish_silently(self) -> None:
         """Ends a request that has no answer (Produce with acks 0)."""
@@ -86,10 +90,13 @@ class WireCall:
         if on_abandon is not None:
             on_abandon()
 
-    def _end(self, pieces: list[bytes]) -> None:
+    def _end(self, pieces: list[bytes], code: ErrorCode = ErrorCode.NONE) -> None:
         self.open = False
         self.on_abandon = None
-        self.connection.ended(pieces)
+        connection = self.connection
+        connection.ended(pieces)
+        if connection.meter is not None:
+            connection.meter.ended(self.request, self.begun_s, code)
 
 
 class Dispatcher:

@@ -61,6 +61,7 @@ class Listener:
     ) -> None:
         self._on_closed = on_closed
         self._numbers = count(1)
+        self._accepted = 0
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
         self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
@@ -71,6 +72,7 @@ class Listener:
         self.sweep = 0
         self._limits = limits
         self._connections: dict[Connection, None] = {}
+        self._closed_received = self._closed_sent = 0
         self._servers: list[asyncio.Server] = []
         self._accepts = True
         self._sweeping: asyncio.Task[None] | None = None
@@ -103,19 +105,38 @@ class Listener:
                 max_connections=self._limits.max_connections,
             )
             return False
-        connection.number = next(self._numbers)
+        connection.number = self._accepted = next(self._numbers)
         self._connections[connection] = None
         self._all_closed.clear()
         return True
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone, and what it asked is abandoned."""
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self._closed_received += connection.received
+            self._closed_sent += connection.sent
         self.arrivals.holds(connection, 0)
         self.unread.holds(connection, 0)
         self._on_closed(connection.number)
         if not self._connections:
             self._all_closed.set()
+
+    @property
+    def accepted(self) -> int:
+        """How many connections have been taken since the start."""
+        return self._accepted
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes received and sent since the start, over all connections, those that have closed included."""
+        here = self._connections
+        received = self._closed_received + sum(connection.received for connection in here)
+        return received, self._closed_sent + sum(connection.sent for connection in here)
 
     def stop_accepting(self) -> None:
         """Takes no further connections and no further requests."""

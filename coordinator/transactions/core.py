@@ -16,6 +16,7 @@ module                        decides
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar, Final
 
@@ -26,6 +27,7 @@ from coordinator.transactions.config import TransactionConfig, TransactionStep
 from coordinator.transactions.expiry import EXPIRY_TIMER, Expiry
 from coordinator.transactions.orders import MarkerOutcome, TransactionName
 from coordinator.transactions.records import (
+    Ended,
     Identity,
     IdentityRecord,
     IdentityTombstone,
@@ -78,10 +80,15 @@ class TransactionCore:
     decode = staticmethod(decode_records)
     refusal = staticmethod(error_response)
 
-    def __init__(self, config: TransactionConfig, next_producer_id: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        next_producer_id: Callable[[], int | None],
+        ended: Counter[Ended] | None = None,
+    ) -> None:
         """``next_producer_id`` gives an id that no producer has had, or None when there is none at hand."""
         self.config = config
-        self.transactions = Transactions(next_producer_id)
+        self.transactions = Transactions(next_producer_id, ended)
         self.expiry = Expiry()
 
     def decide(self, request: Request, step: TransactionStep) -> Effects:

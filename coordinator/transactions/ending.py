@@ -130,6 +130,7 @@ def decide(
     record = succeed(transactions, state, how, step, completing=completing, **changes)
     if record is None:
         return None
+    transactions.ended[how] += 1
     stop_timeout(state, step)
     if how in (Ended.TIMED_OUT, Ended.ADMIN, Ended.FENCED):
         step.effects.note(

@@ -9,13 +9,14 @@ and epoch and never by the id and an epoch: epochs begin again with each new pro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from coordinator.runtime.effects import ReplyToken, RequestContext, TimerName
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.orders import MarkerPartition
-from coordinator.transactions.records import NO_PRODUCER, Identity, IdentityRecord, MemberRecord, unknown_id
+from coordinator.transactions.records import NO_PRODUCER, Ended, Identity, IdentityRecord, MemberRecord, unknown_id
 from protocol.messages import Request
 from protocol.messages.transactions import NO_VERSION, TransactionTopic
 from protocol.names import clipped
@@ -217,9 +218,11 @@ class TransactionalId:
 class Transactions(dict[str, TransactionalId]):
     """All transactional ids of one partition of ``__transaction_state``."""
 
-    def __init__(self, next_producer_id: Callable[[], int | None]) -> None:
+    def __init__(self, next_producer_id: Callable[[], int | None], ended: Counter[Ended] | None = None) -> None:
         """``next_producer_id`` gives an id that no producer has had, or None when there is none at hand."""
         super().__init__()
+        self.ended: Counter[Ended] = Counter() if ended is None else ended
+        """How many transactions have been decided, by how they ended."""
         self.next_producer_id = next_producer_id
         self.requests: dict[ReplyToken, TransactionalId] = {}
         """The ids whose requests are parked, by the request."""

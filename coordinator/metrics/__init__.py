@@ -1,0 +1,1 @@
+"""What a node tells of itself in numbers: collected when it is asked, from what the daemon has anyway."""
