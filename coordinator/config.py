@@ -144,8 +144,8 @@ class Settings:
 
     http: str = _setting(
         "",
-        "HOST:PORT of an HTTP server with /metrics, /healthz and /readyz, which needs aiocohort[web]; port 0 picks a free one; "
-        "empty: none",
+        "HOST:PORT of an HTTP server with /metrics, /healthz and /readyz, which needs aiocohort[web]; port 0 picks a free "
+        "one; empty: none",
     )
     metrics_max_series: int = _setting(
         10_000,

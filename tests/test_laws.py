@@ -89,6 +89,10 @@ ROOMS = {
     "transactions": {"runtime"},
     "replication": {"controller", "filesystem", "log", "log_output", "logs", "metadata", "nodes"},
     "controller": {"clock", "log_output", "metadata", "nodes", "replication"},
+    "metrics": {
+        *("filesystem", "group_coordinator", "groups", "histogram", "logs", "metadata", "runtime", "server"),
+        *("transaction_coordinator", "transactions"),
+    },
     "nodes": {"clock", "filesystem", "log", "log_output", "logs", "metadata", "replication"},
 }
 """What the rooms of the daemon may import of each other."""

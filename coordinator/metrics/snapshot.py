@@ -1,4 +1,4 @@
-"""What is collected for one answer: samples by metric, bounded, and put together in slices between which requests are served."""
+"""What is collected for one answer: samples by metric, bounded, collected in slices between which requests are served."""
 
 from __future__ import annotations
 

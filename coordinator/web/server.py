@@ -86,7 +86,7 @@ class WebServer:
         server = self._runner.server
         if server is None or len(server.connections) >= MAX_CONNECTIONS:
             return _TurnedAway()
-        connection = server()
+        connection: asyncio.BaseProtocol = server()
         self._since_s[connection] = asyncio.get_running_loop().time()
         return connection
 

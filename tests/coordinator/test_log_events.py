@@ -24,6 +24,7 @@ ROOMS = (
     "nodes",
     "controller",
     "replication",
+    "web",
     ".",
 )
 """Of the package ``coordinator``; the last are its own modules."""

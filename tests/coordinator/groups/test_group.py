@@ -22,6 +22,7 @@ from coordinator.groups.group import (
     listed,
     with_reason,
 )
+from coordinator.groups.rebalance_counts import RebalanceCounts
 from coordinator.groups.state import TRANSITIONS, GroupState
 from protocol.messages.groups import JoinGroupProtocol
 
@@ -34,7 +35,7 @@ def member(member_id: str, *protocols: str) -> Member:
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(GroupState, GroupState)))
 def test_a_group_moves_along_the_table_only(source: GroupState, target: GroupState) -> None:
-    group = Group("g", {}, MembersPending())
+    group = Group("g", {}, MembersPending(), RebalanceCounts())
     group.state = source
     if target in TRANSITIONS[source]:
         group.transition(target)
@@ -54,7 +55,7 @@ def test_every_state_can_be_reached_and_only_dead_is_final() -> None:
     ("generation", "following"), [(0, 1), (1, 2), (MAX_GENERATION - 1, MAX_GENERATION), (MAX_GENERATION, 1)]
 )
 def test_generations_count_up_and_wrap_to_one(generation: int, following: int) -> None:
-    group = Group("g", {}, MembersPending())
+    group = Group("g", {}, MembersPending(), RebalanceCounts())
     group.handed_out = generation
     assert group.next_generation() == following
 
@@ -68,7 +69,7 @@ def test_a_generation_after_the_wrap_is_the_later_one(one: int, other: int, late
 
 
 def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> None:
-    group = Group("g", {}, MembersPending())
+    group = Group("g", {}, MembersPending(), RebalanceCounts())
     members = [member(name, "range") for name in ("c", "a", "b")]
     for one in members:
         group.add(one)
@@ -92,7 +93,7 @@ def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> 
     ],
 )
 def test_the_protocol_with_most_votes_wins_and_the_leader_breaks_ties(offers: list[list[str]], elected: str) -> None:
-    group = Group("g", {}, MembersPending())
+    group = Group("g", {}, MembersPending(), RebalanceCounts())
     for index, protocols in enumerate(offers):
         group.add(member(str(index), *protocols))
     assert group.elect_protocol() == elected
@@ -103,7 +104,7 @@ OFFERS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=4,
 
 @given(st.lists(st.tuples(st.integers(0, 5), OFFERS, st.booleans()), max_size=30))
 def test_the_counters_agree_with_the_members(steps: list[tuple[int, list[str], bool]]) -> None:
-    group = Group("g", {}, MembersPending())
+    group = Group("g", {}, MembersPending(), RebalanceCounts())
     for index, protocols, leaves in steps:
         known = group.members.get(str(index))
         offered = member(str(index), *protocols)
@@ -122,7 +123,7 @@ def test_the_counters_agree_with_the_members(steps: list[tuple[int, list[str], b
 
 
 def test_why_members_went_is_remembered_for_the_last_of_them() -> None:
-    group = Group("g", {}, MembersPending())
+    group = Group("g", {}, MembersPending(), RebalanceCounts())
     for index in range(MAX_DEPARTED + 10):
         group.remember_departed(str(index), "left")
     assert len(group.departed) == MAX_DEPARTED
