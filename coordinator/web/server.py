@@ -128,5 +128,6 @@ async def _whole(collecting: Awaitable[Snapshot]) -> Snapshot:
 
 async def _one_request(request: web.Request, response: web.StreamResponse) -> None:
     response.force_close()
+    response.headers["Connection"] = "close"
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -1,0 +1,179 @@
+"""The HTTP port of a daemon with work: what it tells, in which format, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from client import Admin, Consumer, Producer
+from coordinator import Coordinator
+from coordinator.metrics.definitions import METRICS
+from coordinator.web import server
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
+CLUSTER_OF_ONE: dict[str, Any] = {"serve_metadata": "127.0.0.1:0", "offsets_replication_factor": 1}
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def get(coordinator: Coordinator, path: str, accept: str = "") -> tuple[int, str, str]:
+    async with ClientSession() as session:
+        url = f"http://{coordinator.http_address}{path}"
+        async with session.get(url, headers={"Accept": accept} if accept else {}) as answer:
+            return answer.status, answer.headers["Content-Type"], await answer.text()
+
+
+async def scrape(coordinator: Coordinator) -> Samples:
+    status, _, text = await get(coordinator, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def families(samples: Samples) -> Iterator[str]:
+    for name, _ in samples:
+        for metric in METRICS.values():
+            if name == metric.name or (metric.kind == "histogram" and name.startswith(f"{metric.name}_")):
+                yield metric.name
+                break
+        else:
+            raise AssertionError(f"{name} is no metric that is defined")
+
+
+async def work(address: str) -> Consumer:
+    """50 records in one partition, 20 of them read and committed by a group whose member goes on."""
+    async with Admin(address) as admin:
+        await admin.create_topics({"lines": 1})
+    async with Producer(address) as producer:
+        for number in range(50):
+            await producer.send("lines", str(number).encode())
+    consumer = Consumer(
+        "lines", bootstrap_servers=address, group_id="readers", auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    await consumer.start()
+    read = 0
+    while read < 20:
+        for records in (await consumer.getmany(timeout_ms=1_000, max_records=20 - read)).values():
+            read += len(records)
+    await consumer.commit()
+    return consumer
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    """Whether the daemon ends the connection within 10 s, without a byte; it may say so with a reset."""
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_a_daemon_with_work_tells_every_metric_and_their_values() -> None:
+    async with Coordinator(**SETTINGS, **CLUSTER_OF_ONE, metrics_max_series=3) as coordinator:
+        consumer = await work(coordinator.address)
+        samples = await scrape(coordinator)
+        assert value(samples, "cohort_group_lag_records", group="readers", topic="lines", partition="0") == 30
+        assert value(samples, "cohort_group_committed_offset", group="readers", topic="lines", partition="0") == 20
+        assert value(samples, "cohort_group_members", group="readers") == 1
+        assert value(samples, "cohort_groups", state="Stable") == 1
+        assert value(samples, "cohort_rebalances_total", kind="member_joined") == 1
+        assert value(samples, "cohort_rebalance_duration_seconds_count") == 1
+        assert value(samples, "cohort_requests_total", port="native", api="OffsetCommit") == 1
+        labels = {"port": "native", "api": "JoinGroup", "error": "MEMBER_ID_REQUIRED"}
+        assert value(samples, "cohort_request_errors_total", **labels) == 1
+        assert value(samples, "cohort_disk_sync_seconds_count") > 0
+        assert value(samples, "cohort_partitions_led") > 0
+        assert value(samples, "cohort_metrics_left_out", metric="cohort_log_size_bytes") > 0
+        assert set(families(samples)) == set(METRICS)
+        await consumer.stop()
+        samples = await scrape(coordinator)
+        assert value(samples, "cohort_rebalances_total", kind="member_left") == 1
+        assert value(samples, "cohort_groups", state="Empty") == 1
+        assert value(samples, "cohort_received_bytes_total") > 50
+
+
+async def test_the_format_is_the_one_that_is_accepted() -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        _, content_type, text = await get(coordinator, "/metrics")
+        assert content_type.startswith("text/plain; version=0.0.4")
+        assert list(parse_text(text))
+        _, content_type, text = await get(coordinator, "/metrics", OPENMETRICS)
+        assert content_type.startswith("application/openmetrics-text")
+        assert list(parse_openmetrics(text))
+
+
+async def test_a_node_is_alive_and_ready_and_says_why_not(tmp_path: Path) -> None:
+    async with Coordinator(str(tmp_path), **SETTINGS) as coordinator:
+        assert (await get(coordinator, "/healthz"))[0] == 200
+        assert await get(coordinator, "/readyz") == (
+            200,
+            "application/json; charset=utf-8",
+            '{"status": "ready", "reasons": []}',
+        )
+    (tmp_path / "writable").unlink()
+    (tmp_path / "writable").mkdir()
+    async with Coordinator(str(tmp_path), **SETTINGS) as coordinator:
+        status, _, text = await get(coordinator, "/readyz")
+        assert status == 503
+        assert "the disk takes no writes" in text
+
+
+async def test_what_is_asked_is_bounded() -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        address = f"http://{coordinator.http_address}"
+        async with ClientSession() as session:
+            async with session.get(f"{address}/metrics", headers={"X": "x" * 20_000}) as answer:
+                assert answer.status == 400
+            async with session.post(f"{address}/metrics", data=b"x" * 10_000) as answer:
+                assert answer.status == 405
+            async with session.get(f"{address}/nothing") as answer:
+                assert answer.status == 404
+
+
+async def test_a_connection_too_many_is_closed_and_the_others_end_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTION_S", 0.5)
+    async with Coordinator(**SETTINGS) as coordinator:
+        host, _, port = coordinator.http_address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(server.MAX_CONNECTIONS)]
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await closed(reader)
+        writer.close()
+        for reader, writer in silent:
+            assert await closed(reader)
+            writer.close()
+        assert (await get(coordinator, "/healthz"))[0] == 200
+
+
+def test_without_the_extra_a_daemon_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from coordinator.__main__ import main\n"
+        f"sys.exit(main(['--http', '127.0.0.1:0', '--port', '0', '--data-dir', {str(tmp_path)!r}]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        "cohortd: http is set, and it needs prometheus-client: pip install 'aiocohort[web]'"
+    )
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(Exception, match="'7338' is not HOST:PORT"):
+        Coordinator(http="7338")
