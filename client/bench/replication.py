@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter, process_time
@@ -45,6 +46,7 @@ _CAUGHT_UP_S: Final = 300.0
 _BARE: Final = "three bare processes: frame, write, fdatasync, followers before the leader's sync"
 _BARE_ALONE: Final = "a bare process: frame, write, fdatasync"
 _LOOPS: Final = "three bare event loops with a thread each: the hops of a record, and nothing else in them"
+_DAEMONS: Final = "all three daemons together, without the producer"
 _BARE_COPY: Final = "two bare processes: socket, write, fdatasync every MiB"
 
 
@@ -55,8 +57,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     content = values(megabytes * 1_000_000 // _VALUE, _VALUE)
     all_three, alone, loops = _Latencies(), _Latencies(), _Latencies()
     bare, bare_alone = _Latencies(), _Latencies()
-    rates: list[float] = []
-    bare_rates: list[float] = []
+    bulk, bare_bulk = _Bulk(), _Bulk()
     async with ClusterProcess(setting.directory, NODES, *OPTIONS) as cluster:
         await create(cluster.address, {ONE: 1, MANY: PARTITIONS})
         await create(cluster.address, {ALONE: 1}, replicas=1)
@@ -69,8 +70,8 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                 await loops.add_bare(setting.directory, _LOOPS_MODULE, 2, count)
                 await alone.add(lambda: _one_by_one(producer, ALONE, count), [])
                 await bare_alone.add_bare(setting.directory, _BARE_MODULE, 0, count)
-                rates.append(megabytes / await _in_bulk(producer, content))
-                bare_rates.append(await _bare_rate(setting.directory, megabytes, followers=2))
+                await bulk.add(megabytes, lambda: _in_bulk(producer, content), daemons)
+                await bare_bulk.add_bare(megabytes, setting.directory, followers=2)
             params = {"value_bytes": _VALUE, "replicas": NODES, "acks": "all", "rounds": rounds}
             counted = {**params, "records": count}
             for figure in _latencies(all_three, loops, bare, counted):
@@ -81,11 +82,15 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                     "replication", f"one_replica_{name}_ms", took, "ms", floor, _BARE_ALONE, {**counted, "replicas": 1}
                 )
             params = {**params, "partitions": PARTITIONS, "records": len(content)}
-            yield Figure("replication", "send_many_mb_per_s", median(rates), "MB/s", median(bare_rates), _BARE, params)
+            rate, floor = bulk.rate(), bare_bulk.rate()
+            yield Figure("replication", "send_many_mb_per_s", rate, "MB/s", floor, _BARE, params)
+            cpu, floor = bulk.cpu_ms(), bare_bulk.cpu_ms()
+            yield Figure("replication", "send_many_cpu_ms_per_mb", cpu, "ms", floor, _BARE, {**params, "of": _DAEMONS})
             copied = await _caught_up(cluster, producer, content)
-    floor = await _bare_rate(setting.directory, megabytes, followers=0)
+    bare_copy = _Bulk()
+    await bare_copy.add_bare(megabytes, setting.directory, followers=0)
     params = {"value_bytes": _VALUE, "partitions": PARTITIONS, "megabytes": megabytes}
-    yield Figure("replication", "catch_up_mb_per_s", megabytes / copied, "MB/s", floor, _BARE_COPY, params)
+    yield Figure("replication", "catch_up_mb_per_s", megabytes / copied, "MB/s", bare_copy.rate(), _BARE_COPY, params)
 
 
 async def create(address: str, topics: dict[str, int], replicas: int = -1) -> None:
@@ -141,6 +146,38 @@ class _Latencies:
     def cpu_us(self, process: int) -> float:
         """Microseconds of a process a record."""
         return median(each[process] for each in self._cpu_us)
+
+
+class _Bulk:
+    """Megabytes a second, and the processor time of the processes that serve them, in several rounds."""
+
+    def __init__(self) -> None:
+        self._rates: list[float] = []
+        self._cpu_ms: list[float] = []
+
+    async def add(
+        self, megabytes: float, measure: Callable[[], Awaitable[float]], processes: Sequence[ServerProcess]
+    ) -> None:
+        """One round; ``measure`` returns the seconds that it took."""
+        before = sum(each.cpu_s() for each in processes)
+        self._rates.append(megabytes / await measure())
+        self._cpu_ms.append((sum(each.cpu_s() for each in processes) - before) * 1000 / megabytes)
+
+    async def add_bare(self, megabytes: int, directory: Path, followers: int) -> None:
+        """One round of bare processes, with as many whole frames."""
+        frames = max(1, megabytes * 1_000_000 // _FRAME)
+        async with AsyncExitStack() as stack:
+            processes, connection = await _bare(stack, directory, _BARE_MODULE, followers)
+            measure = partial(asyncio.to_thread, _acknowledged_in_bulk, connection, frames)
+            await self.add(frames * _FRAME / 1e6, measure, processes)
+
+    def rate(self) -> float:
+        """Megabytes a second."""
+        return median(self._rates)
+
+    def cpu_ms(self) -> float:
+        """Milliseconds of all processes a megabyte."""
+        return median(self._cpu_ms)
 
 
 async def _leader_first(cluster: ClusterProcess) -> list[ServerProcess]:
@@ -207,15 +244,6 @@ async def _caught_up(cluster: ClusterProcess, producer: Producer, content: list[
 
 
 # The floor
-
-
-async def _bare_rate(directory: Path, megabytes: int, followers: int) -> float:
-    """MB/s."""
-    async with AsyncExitStack() as stack:
-        _, connection = await _bare(stack, directory, _BARE_MODULE, followers)
-        frames = max(1, megabytes * 1_000_000 // _FRAME)
-        took = await asyncio.to_thread(_acknowledged_in_bulk, connection, frames)
-    return frames * _FRAME / 1e6 / took
 
 
 async def _bare(

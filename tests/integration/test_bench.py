@@ -31,7 +31,7 @@ METRICS = {
                 for unit in ("records", "mb")},
     "send_latency": {"send_and_wait_p50_ms", "send_and_wait_p99_ms"},
     "flat_memory": {"rss_after_a_tenth_mb", "rss_at_the_end_mb", "peak_rss_mb", "passed_mb_per_s"},
-    "replication": {"send_many_mb_per_s", "catch_up_mb_per_s",
+    "replication": {"send_many_mb_per_s", "send_many_cpu_ms_per_mb", "catch_up_mb_per_s",
                     *(f"{what}_{quantile}_ms" for what in ("acks_all", "event_loops", "one_replica")
                       for quantile in ("p50", "p99")),
                     *(f"{who}_cpu_us" for who in ("leader", "follower", "other_follower", "producer"))},
