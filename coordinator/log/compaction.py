@@ -383,10 +383,11 @@ class BatchRewriter:
 
 
 def tail_of(batch: bytes, offset: int) -> bytes:
-    """What a batch has from ``offset`` on, which it covers: for a follower that ends within a batch that compaction joined.
+    """What a batch has from ``offset`` on, which it covers: for a follower that ends within a batch that compaction joined,
+    or begins where the log does, within a batch of which records were deleted.
 
-    It keeps epoch, attributes and timestamps; its records keep their offsets. Raises ``ProtocolError`` when the batch is
-    damaged or has end markers there, which compaction never joins, and ``ModuleNotFoundError`` without its compression.
+    It keeps epoch, attributes and timestamps; its records, end markers too, keep their offsets. Raises ``ProtocolError``
+    when the batch is damaged, and ``ModuleNotFoundError`` without its compression.
     """
     header = read_header(batch)
     check_body(batch, 0, header)
@@ -404,8 +405,6 @@ def tail_of(batch: bytes, offset: int) -> bytes:
         )
         if delta >= skipped
     ]
-    if records and header.attributes & _CONTROL:
-        raise ProtocolError(f"the end markers of the control batch at offset {header.base_offset} belong together")
     if not records:
         empty, nothing = empty_batch(offset, header.last_offset_delta - skipped)
         return replace(empty, leader_epoch=header.leader_epoch).pack() + nothing

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import Storage, WriteInDoubtError
@@ -32,7 +33,7 @@ from coordinator.log.group_commit import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.leader_epochs import LeaderEpochs, check_continues
 from coordinator.log.log_start_offset import LogStartOffset
-from coordinator.log.producers import BEFORE_RESTART, AppendResult, Write, WrittenBatch, append_once_each
+from coordinator.log.producers import BEFORE_RESTART, AppendResult, Snapshot, Write, WrittenBatch, append_once_each
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
@@ -289,9 +290,12 @@ class PartitionLog(Acknowledged):
             raise OffsetNotInLogError(offset, self.start_offset, self.end_offset)
         await self._change(truncate, offset)
 
-    async def reset_to(self, offset: int) -> None:
-        """Gives up all and begins anew at ``offset``, wherever that is, durably. Raises as ``truncate_to``."""
-        await self._change(begin_anew, offset)
+    async def reset_to(self, offset: int, producers: Snapshot = ()) -> None:
+        """Gives up all and begins anew at ``offset``, wherever that is, durably. Raises as ``truncate_to``.
+
+        ``producers`` are those that wrote below it, as the leader remembers them: a repetition of what they wrote is known.
+        """
+        await self._change(partial(begin_anew, producers=producers), offset)
 
     async def _change(self, change: Callable[[Storage, str, int, int], None], offset: int) -> None:
         """Has nothing under way, changes the files, and opens them as a start does."""

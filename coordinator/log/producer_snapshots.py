@@ -40,6 +40,8 @@ CURRENT: Final = Format(5, 5)
 WITHOUT_TRANSACTIONS: Final = Format(3, 5)
 _OLDER: Final = {b"CHP2": WITHOUT_TRANSACTIONS, b"CHP1": Format(3, 4)}
 """Before open transactions were noted, and before ``append_time_ms`` was."""
+_HEAD_BYTES: Final = 8
+"""What stands before the numbers in a file."""
 _NONE: Final = -1
 """The first offset of a producer without a transaction."""
 
@@ -64,6 +66,18 @@ def snapshot_integers(snapshot: Snapshot) -> list[int]:
         for batch in state.batches:
             numbers += batch
     return numbers
+
+
+def encode_first(states: Iterable[tuple[int, ProducerState]], max_bytes: int) -> bytes:
+    """As ``encode_snapshot``, of as many producers as fit in ``max_bytes``, from the first on."""
+    room = (max_bytes - _HEAD_BYTES) // 8
+    fit: list[tuple[int, ProducerState]] = []
+    for producer_id, state in states:
+        room -= CURRENT.producer + CURRENT.batch * len(state.batches)
+        if room < 0:
+            break
+        fit.append((producer_id, state))
+    return encode_snapshot(fit)
 
 
 def decode_snapshot(data: bytes) -> list[tuple[int, ProducerState]]:

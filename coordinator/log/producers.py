@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Final, NamedTuple
 
 from coordinator.log.errors import (
@@ -147,6 +147,21 @@ class Producers:
     def get(self, producer_id: int) -> ProducerState | None:
         """What is remembered of a producer."""
         return self._states.get(producer_id) or self._open.get(producer_id)
+
+    def below(self, offset: int) -> Iterator[tuple[int, ProducerState]]:
+        """What there is to know of records below ``offset``, for a copy of the log that begins there.
+
+        Those with a transaction come first, then the others, heard of last first.
+
+        Of each producer the batches below it, and the transaction that it opened there and has not ended. What the copy
+        finds in the log from ``offset`` on is left out: it notes that by itself.
+        """
+        for producer_id, state in chain(self._open.items(), reversed(self._states.items())):
+            batches = tuple(batch for batch in state.batches if batch.base_offset < offset)
+            if batches:
+                opened = state.transaction
+                transaction = opened if opened is not None and opened.first_offset < offset else None
+                yield producer_id, state._replace(batches=batches, transaction=transaction)
 
     def transaction_of(self, producer_id: int) -> OpenTransaction | None:
         """The transaction that a producer has open here."""

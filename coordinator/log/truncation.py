@@ -27,6 +27,7 @@ from coordinator.log.checkpoints import (
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.leader_epochs import LeaderEpochs
 from coordinator.log.producer_snapshots import write_snapshot
+from coordinator.log.producers import Snapshot
 from coordinator.log.scan import walk
 from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, base_offset_of, file_name
 from coordinator.log_output import get_logger
@@ -55,9 +56,9 @@ def truncate(storage: Storage, directory: str, offset: int, start_offset: int) -
         begin_anew(storage, directory, start_offset, start_offset)
 
 
-def begin_anew(storage: Storage, directory: str, offset: int, start_offset: int) -> None:
+def begin_anew(storage: Storage, directory: str, offset: int, start_offset: int, producers: Snapshot = ()) -> None:
     """Makes an empty log that begins at ``offset`` of one that began at ``start_offset``; durable, too. Raises as
-    ``truncate``.
+    ``truncate``. ``producers`` are those that wrote below ``offset``, as far as they are known.
     """
     bases = _bases(storage, directory)
     base, start = bases[0], max(offset, start_offset)
@@ -71,7 +72,7 @@ def begin_anew(storage: Storage, directory: str, offset: int, start_offset: int)
     if offset != base:
         first = min(offset, base)  # the file has either name until the rename is durable
         write_checkpoint(storage, directory, Checkpoint(start, first, 0, first))
-        write_snapshot(storage, directory, offset, ())
+        write_snapshot(storage, directory, offset, producers)
         storage.rename(_path(directory, base, LOG_SUFFIX), _path(directory, offset, LOG_SUFFIX))
         storage.sync_directory(directory)
     write_checkpoint(storage, directory, Checkpoint(offset, offset, 0, offset))

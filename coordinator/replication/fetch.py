@@ -60,3 +60,5 @@ class FetchAnswer(NamedTuple):
     epochs: tuple[tuple[int, int], ...] = ()
     """The leader's epochs in the range of ``records``, with where they begin in it."""
     records: Any = ()
+    producers: bytes = b""
+    """With ``OFFSET_OUT_OF_RANGE``: a snapshot of the producers that wrote below ``log_start_offset``."""

@@ -467,4 +467,5 @@ def _answer_of(fetched: FetchedReplica, me: Incarnation) -> FetchAnswer:
         fetched.clean_until,
         tuple((epoch.leader_epoch, epoch.start_offset) for epoch in fetched.epochs),
         fetched.records,
+        fetched.producers,
     )

@@ -119,7 +119,7 @@ class Follower:
         self.high_watermark = answer.log_start_offset
         self.caught_up_ms = now_ms
         self._clean_at_start = answer.clean_until
-        return ResetTo(answer.log_start_offset)
+        return ResetTo(answer.log_start_offset, answer.producers)
 
     def _misses_tombstones(self, answer: FetchAnswer, now_ms: int) -> bool:
         """Whether records may have been deleted and their tombstones removed since this replica had everything.

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from coordinator.log.checkpoints import ChecksumError
 from coordinator.log.errors import LogError
 from coordinator.log.following import ReplicatedBatch, replicated_batches
 from coordinator.log.leader_epochs import NotAContinuationError
 from coordinator.log.partition import PartitionLog
+from coordinator.log.producer_snapshots import decode_snapshot
+from coordinator.log.producers import Snapshot
 from coordinator.log_output import get_logger
 from coordinator.replication.fetch import FetchAnswer, FetchPartition
 from coordinator.replication.follower import Follower
@@ -133,9 +136,16 @@ class Following:
         if isinstance(order, TruncateTo):
             await self._log.truncate_to(order.offset)
         else:
-            await self._log.reset_to(order.offset)
+            await self._log.reset_to(order.offset, self._producers(order))
         if self._log.high_watermark < before or isinstance(order, ResetTo):
             await self._surroundings.note_high_watermarks()
+
+    def _producers(self, order: ResetTo) -> Snapshot:
+        try:
+            return decode_snapshot(order.producers) if order.producers else ()
+        except ChecksumError as error:  # of a newer node, perhaps
+            log.warning("producers_of_leader_not_known", directory=self._log.directory, reason=str(error))
+            return ()
 
     async def _flushed(self) -> None:
         """Until all that was appended is on disk, as far as the log's ``flush`` asks."""

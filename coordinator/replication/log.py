@@ -42,9 +42,13 @@ class TruncateTo(NamedTuple):
 
 
 class ResetTo(NamedTuple):
-    """``Log.reset_to``: the log becomes an empty one that begins at ``offset``."""
+    """``Log.reset_to``: the log becomes an empty one that begins at ``offset``.
+
+    ``producers`` is what the leader remembers of those that wrote below it, empty when it did not say.
+    """
 
     offset: int
+    producers: bytes = b""
 
 
 class AppendAsFollower(NamedTuple):

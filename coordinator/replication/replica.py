@@ -17,6 +17,7 @@ from coordinator.controller.core import candidates, elect
 from coordinator.log.errors import LogError, NotLeaderError
 from coordinator.log.leader_epochs import NO_EPOCH
 from coordinator.log.partition import PartitionLog
+from coordinator.log.producer_snapshots import encode_first
 from coordinator.log.progress import Progress
 from coordinator.log_output import get_logger
 from coordinator.metadata.store import Stop
@@ -430,6 +431,10 @@ class Replica:
     def has_news(self, request: FetchPartition, told: FetchAnswer | None) -> bool:
         """Whether there is something that the follower has not been told."""
         return self.leading is None or self.leading.has_news(request, told)
+
+    def producers_below(self, offset: int, max_bytes: int) -> bytes:
+        """A snapshot of the producers that wrote below ``offset``, for a follower that begins there; the newest that fit."""
+        return b"" if self.log is None else encode_first(self.log.producers.below(offset), max_bytes)
 
     def readable_bytes(self, offset: int, max_bytes: int) -> int:
         """How many bytes an answer from ``offset`` on would have, about, within a bound."""

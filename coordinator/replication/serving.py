@@ -260,8 +260,7 @@ class _FollowerSession:
         found, taken = self._look(held.max_bytes)
         found |= self._errors
         self._errors.clear()
-        entries: list[_Entry] = [(key, answer, b"", ()) for key, answer in found.items()]
-        left = held.max_bytes
+        entries, left = self._without_records(found, held.max_bytes)
         to_read: list[tuple[Key, FetchPartition]] = []
         for key, request in taken:
             entry = self._at_hand(key, request, min(left, PARTITION_BYTES))
@@ -278,6 +277,27 @@ class _FollowerSession:
             self._release(_response(entries))
         elif looked_at and held.max_bytes > 0:
             self._serve_soon()  # at the others
+
+    def _without_records(self, found: Mapping[Key, FetchAnswer], left: int) -> tuple[list[_Entry], int]:
+        """Answers without records, and how many bytes more there may be.
+
+        A follower that is to begin anew is told with them which producers wrote below: that takes room, and without any it
+        has to wait for the next answer.
+        """
+        entries: list[_Entry] = []
+        for key, answer in found.items():
+            if answer.error_code is FetchError.OFFSET_OUT_OF_RANGE and (replica := self._replicas.get(key)) is not None:
+                if left <= 0:
+                    self._errors[key] = answer
+                    continue
+                told = answer._replace(
+                    producers=replica.producers_below(answer.log_start_offset, min(left, PARTITION_BYTES))
+                )
+                left -= len(told.producers)
+                entries.append((key, told, b"", ()))
+            else:
+                entries.append((key, answer, b"", ()))
+        return entries, left
 
     def _only_entry(self, max_bytes: int) -> _Entry | None:
         """The whole answer where one partition alone has news and its records are at hand; takes it then."""
@@ -390,6 +410,8 @@ class _FollowerSession:
         try:
             for key, request in taken:
                 entry = await self._read_partition(key, request, max(0, min(left, PARTITION_BYTES)))
+                if key in self._errors:
+                    continue  # told with the next answer
                 if entry is None or (len(entry[2]) > left and left < held.max_bytes):
                     self._arm_again(key, request, is_ready=entry is not None)
                 else:
@@ -422,8 +444,8 @@ class _FollowerSession:
             records, epochs = await replica.read_for_follower(request.fetch_offset, max_bytes, checks_bodies=again)
         answer = self._answer(self._replicas.get(key), request)  # it may have changed meanwhile
         if answer.error_code is not FetchError.NONE:
-            self._not_told(key)
-            return key, answer, b"", ()
+            self._put_error(key, answer)
+            return None
         if not records:
             return None
         self._tell(key, answer)
@@ -460,6 +482,7 @@ def _response(entries: Iterable[_Entry]) -> ReplicaFetchResponse:
             answer.clean_until,
             tuple(ReplicaEpoch(*epoch) for epoch in epochs),
             records,
+            answer.producers,
         )
         topics.setdefault(topic_id, []).append(fetched)
     responses = tuple(FetchedReplicaTopic(topic_id, tuple(fetched)) for topic_id, fetched in topics.items())

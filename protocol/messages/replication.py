@@ -93,7 +93,9 @@ class FetchedReplica:
 
     With a ``diverging_end_offset`` of 0 or more the logs differ: the leader's records of epochs up to ``diverging_epoch``
     end there. ``high_watermark`` is -1 until the leader knows it. Below ``clean_until`` the log is compacted. ``epochs`` are
-    those of the leader in the range of ``records``, which are whole batches and begin at ``fetch_offset``.
+    those of the leader in the range of ``records``, which are whole batches and begin at ``fetch_offset``. With
+    OFFSET_OUT_OF_RANGE come the ``producers`` that wrote below ``log_start_offset``, where the follower is to begin: the
+    bytes of a snapshot file.
     """
 
     partition: Int32
@@ -108,6 +110,7 @@ class FetchedReplica:
     clean_until: Int64 = 0
     epochs: tuple[ReplicaEpoch, ...] = ()
     records: bytes = b""
+    producers: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

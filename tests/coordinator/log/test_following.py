@@ -15,6 +15,7 @@ from coordinator.log.compaction import tail_of
 from coordinator.log.following import replicated_batches
 from coordinator.log.leader_epochs import NotAContinuationError
 from coordinator.log.recovery import open_directory
+from protocol.control_batch import TransactionEnd, encode_control_batch
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, encode_batch, read_header, restamped
 from tests.coordinator.log.faulty_storage import HookedStorage
@@ -255,6 +256,17 @@ def test_a_tail_keeps_what_its_batch_says() -> None:
     for offset in (9, 10, 20):
         with pytest.raises(ValueError, match="not within"):
             tail_of(batch, offset)
+
+
+def test_a_tail_of_a_control_batch_has_the_markers_that_are_left() -> None:
+    """Records may be deleted up to any offset, also between the end markers of one batch."""
+    ends = [TransactionEnd(3, producer, 0, producer % 2 == 0, 5) for producer in range(4)]
+    whole = b"".join(encode_control_batch(ends, 7).pieces())
+    batch = restamped(whole, 10, 4) + whole[HEADER_BYTES:]
+    for offset in (11, 12, 13):
+        (found,) = replicated_batches(tail_of(batch, offset))
+        assert (found.header.base_offset, found.header.next_offset) == (offset, 14)
+        assert list(found.ends) == ends[offset - 10 :]
 
 
 async def test_what_is_fetched_begins_where_the_follower_ends(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from coordinator.replication.serving import HIGH_WATERMARK_DELAY_S
 from coordinator.server.dispatch import WireCall
 from protocol.messages import Response
 from protocol.messages.replication import ReplicaFetchResponse
+from protocol.record_batch import encode_batch, read_header
 from tests.coordinator.replication.nodes import ReplicaNode, replica_cluster, until
 
 
@@ -171,6 +172,27 @@ async def test_the_start_of_a_log_moves_with_the_leader(tmp_path: Path) -> None:
         assert copy is not None
         await opened.delete_before(4)
         await until(lambda: copy.start_offset == 4)
+
+
+async def test_a_replica_that_comes_late_knows_the_producers_of_what_is_gone(tmp_path: Path) -> None:
+    """When it leads, a batch that comes again is a duplicate there too, and the next one comes next."""
+    async with replica_cluster(tmp_path, 1) as cluster:
+        await cluster.lead(1, 1)
+        log = cluster.nodes[1].replica().log
+        assert log is not None
+        batch = encode_batch([b"a", b"b"], timestamps_ms=[0, 0], producer_id=7, producer_epoch=0, base_sequence=0)
+        log.append(batch, read_header(batch))
+        end = cluster.nodes[1].append(b"of nobody")
+        await until(lambda: log.high_watermark == end)
+        await log.delete_before(end)
+        await cluster.start(2)
+        await cluster.lead(1, 1, 2, isr=(1,))
+        await until(lambda: 2 in cluster.nodes[1].isr())
+        copy = cluster.nodes[2].replica().log
+        assert copy is not None
+        found = copy.producers.find(read_header(batch))
+        assert found is not None
+        assert found[:4] == (0, 1, 0, 2)
 
 
 async def test_a_high_watermark_reaches_followers_soon_and_costs_few_answers(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.log.producer_snapshots import decode_snapshot
 from coordinator.metadata.authority import DeletePrefix, Put
 from coordinator.metadata.keys import live_key, topic_key
 from coordinator.replication import serving
@@ -23,7 +24,7 @@ from protocol.messages.replication import (
     ReplicaFetchResponse,
     ReplicaFetchTopic,
 )
-from protocol.record_batch import iter_batches
+from protocol.record_batch import encode_batch, iter_batches, read_header
 from tests.coordinator.replication.nodes import (
     TOPIC_ID,
     ReplicaCluster,
@@ -159,6 +160,21 @@ async def test_without_room_there_are_no_records_but_errors(follower: Follower) 
     found = await follower.fetch({0: AT_START, 9: AT_START}, max_bytes=0)
     assert list(found) == [9]
     assert values((await follower.fetch())[0]) == 1
+
+
+async def test_who_begins_anew_is_told_the_producers_that_wrote_before(follower: Follower) -> None:
+    """It takes room, so a follower without any is told later."""
+    log = follower.leader.replica().log
+    assert log is not None
+    batch = encode_batch([b"a", b"b"], timestamps_ms=[0, 0], producer_id=7, producer_epoch=3, base_sequence=0)
+    log.append(batch, read_header(batch))
+    await until(lambda: log.high_watermark == 2)
+    await log.delete_before(2)
+    assert await follower.fetch({0: AT_START}, max_bytes=0, max_wait_ms=50) == {}
+    told = (await follower.fetch())[0]
+    assert (told.error_code, told.log_start_offset) == (FetchError.OFFSET_OUT_OF_RANGE, 2)
+    ((producer_id, state),) = decode_snapshot(told.producers)
+    assert (producer_id, state.epoch, state.batches[-1][:4]) == (7, 3, (0, 1, 0, 2))
 
 
 async def test_partitions_take_turns(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
