@@ -19,6 +19,7 @@ from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
 from coordinator.log.recovery import Recovered
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
+from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from coordinator.server.dispatch import Dispatcher, WireCall
 from protocol.errors import ErrorCode, ProtocolError
@@ -300,8 +301,20 @@ def _known_ms(place: tuple[World, HostProcess], partition: Partition, segment: A
     ]
     if (host, segment.path) in records.seen:
         known.append(records.seen[host, segment.path])
+    if not known:
+        return NO_TIMESTAMP
     life = max(life for life, _ in known)
     return max(at_ms for that, at_ms in known if that == life)
+
+
+def _forget_times(world: World, process: HostProcess, directory: str, active: Segment) -> None:
+    """Nobody knows when an active segment was appended to that a scan has found: after a crash, or once a log was cut."""
+    records, partition = world.history.records, _partition_of(directory)
+    if partition is not None:
+        known = records.appended.get((process.host, partition), {})
+        for base in [base for base in known if base >= active.base_offset]:
+            del known[base]
+        records.seen.pop((process.host, active.path), None)
 
 
 # Starts
@@ -310,6 +323,8 @@ def _known_ms(place: tuple[World, HostProcess], partition: Partition, segment: A
 def _open_directory(original: Callable[..., Recovered], storage: Any, directory: str, config: Any) -> Recovered:
     """A log that is opened by what its last close has noted, and a copy of it that is scanned."""
     recovered, place = original(storage, directory, config), here()
+    if place is not None and recovered.segments[-1].last_ms == NO_TIMESTAMP:
+        _forget_times(*place, directory, recovered.segments[-1])
     topic, _, number = directory.rpartition("-")
     if place is not None and recovered.clean_end is not None and (topic, int(number)) not in place[0].history.damaged:
         world, copy = place[0], SimDisk(Random(0))
