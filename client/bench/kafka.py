@@ -147,19 +147,18 @@ async def _groups(server: ServerProcess, rounds: int, bursts: int) -> list[Figur
     (member,) = await form_group(server.address, _GROUP, 1)
     for _ in range(rounds):
         await _add_bare(costs, "heartbeat", server, kafka_requests.heartbeat(member), _BURST, 4 * bursts)
+        await _add_bare(costs, "lone heartbeat", server, kafka_requests.heartbeat(member), 1, 8 * bursts)
         await _add_bare(costs, "commit", server, kafka_requests.offset_commit(member, _OWN), _BURST, bursts)
-    params = {"in_flight": _BURST, "rounds": rounds}
     same = "the same requests in Cohort's protocol"
+
+    def figure(metric: str, name: str, target: str, in_flight: int, **params: Any) -> Figure:
+        told = {"in_flight": in_flight, "rounds": rounds, **params}
+        return _figure(metric, costs[f"{name} requests"], costs[f"own {name} requests"], same, target, told)
+
     return [
-        _figure("heartbeat_us", costs["heartbeat requests"], costs["own heartbeat requests"], same, "1.3x", params),
-        _figure(
-            "offset_commit_us",
-            costs["commit requests"],
-            costs["own commit requests"],
-            same,
-            "1.1x",
-            {**params, "partitions": PARTITIONS},
-        ),
+        figure("heartbeat_us", "lone heartbeat", "1.3x", 1),
+        figure("heartbeat_pipelined_us", "heartbeat", "1.3x", _BURST),
+        figure("offset_commit_us", "commit", "1.1x", _BURST, partitions=PARTITIONS),
     ]
 
 
