@@ -33,7 +33,7 @@ _ROWS: Final[tuple[tuple[str, Kind, tuple[str, ...], str], ...]] = (
         "cohort_request_duration_seconds",
         "histogram",
         _API,
-        "From a request's handler to its answer; Fetch, JoinGroup, SyncGroup and Heartbeat wait in it for what they ask",
+        "From a request's handler to its answer; Fetch, JoinGroup and SyncGroup wait in it for what they ask; not of Heartbeat",
     ),
     ("cohort_received_bytes_total", "counter", (), "Bytes received from clients"),
     ("cohort_sent_bytes_total", "counter", (), "Bytes sent to clients"),

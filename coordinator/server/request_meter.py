@@ -4,38 +4,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from coordinator.histogram import Histogram
 from protocol.errors import ErrorCode
+
+_UNTIMED: Final = frozenset({"Heartbeat"})
+"""Counted, not timed: there are most of them, they cost least, and how long one is held is what its member asks for."""
 
 
 class ApiCounts:
     """The requests of one API key."""
 
-    __slots__ = ("errors", "seconds")
+    __slots__ = ("errors", "requests", "seconds")
 
-    def __init__(self) -> None:
-        self.seconds = Histogram()
-        """From the handler's start to the answer; of long polls the wait is in it."""
+    def __init__(self, name: str) -> None:
+        self.requests = 0
+        self.seconds = None if name in _UNTIMED else Histogram()
+        """From the handler's start to the answer, the wait of long polls included; None of those that are not timed."""
         self.errors: Counter[int] = Counter()
         """Error codes of answers as a whole. Errors of single partitions or members inside an answer do not count."""
 
 
-class RequestMeter:
-    """Counts the requests that were answered on a port. ``now`` is a clock in seconds, ``port`` a name for the port.
+class _ByKind(dict[type, ApiCounts]):
+    def __missing__(self, kind: type) -> ApiCounts:
+        counts = self[kind] = ApiCounts(_api_name(kind))
+        return counts
 
-    One request costs a look into a table, a search among fifteen bounds, two additions.
-    """
+
+class RequestMeter:
+    """Counts the requests that were answered on a port. ``now`` is a clock in seconds, ``port`` a name for the port."""
 
     def __init__(self, port: str, now: Callable[[], float]) -> None:
         self.port = port
         self.now = now
-        self._counts: dict[type, ApiCounts] = {}
+        self._counts = _ByKind()
 
     def answered(self, request: Any, begun_s: float, response: Any) -> None:
         """A request has its answer."""
-        self._count(type(request), begun_s, getattr(response, "error_code", 0))
+        counts = self._counts[type(request)]
+        counts.requests += 1
+        if counts.seconds is not None:
+            counts.seconds.observe(self.now() - begun_s)
+        if code := getattr(response, "error_code", 0):
+            counts.errors[code] += 1
 
     def ended(self, request: Any, begun_s: float, code: ErrorCode = ErrorCode.NONE) -> None:
         """A request was refused as a whole with ``code``; or it has no answer, or one that was packed before."""
@@ -43,13 +55,13 @@ class RequestMeter:
 
     def by_api(self) -> dict[str, ApiCounts]:
         """The counts by the name of the API key, as Kafka writes it: ``JoinGroup``."""
-        return {kind.__name__.removesuffix("Request"): counts for kind, counts in self._counts.items()}
+        return {_api_name(kind): counts for kind, counts in self._counts.items()}
 
     def _count(self, kind: type, begun_s: float, code: int) -> None:
-        counts = self._counts.get(kind)
-        if counts is None:
-            counts = self._counts[kind] = ApiCounts()
-        counts.seconds.observe(self.now() - begun_s)
+        counts = self._counts[kind]
+        counts.requests += 1
+        if counts.seconds is not None:
+            counts.seconds.observe(self.now() - begun_s)
         if code:
             counts.errors[code] += 1
 
@@ -64,3 +76,7 @@ class KafkaRequestMeter(RequestMeter):
     def ended(self, request: Any, begun_s: float, code: ErrorCode = ErrorCode.NONE) -> None:
         """See ``RequestMeter``."""
         self._count(type(request.message), begun_s, code)
+
+
+def _api_name(kind: type) -> str:
+    return kind.__name__.removesuffix("Request")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,13 @@ from client import Admin, Consumer, Producer
 from coordinator import Coordinator
 from coordinator.metrics.definitions import METRICS
 from coordinator.web import server
+from tests.coordinator.metrics.monitoring import expressions
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
 CLUSTER_OF_ONE: dict[str, Any] = {"serve_metadata": "127.0.0.1:0", "offsets_replication_factor": 1}
+
+MONITORING = ("grafana-dashboard.json", "alerts.yml")
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -45,6 +49,13 @@ async def scrape(coordinator: Coordinator) -> Samples:
 
 def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
+
+
+def names(file: str) -> set[str]:
+    """The metrics that the expressions of a dashboard or of alert rules ask for."""
+    found = {name for expression in expressions(file) for name in re.findall(r"\bcohort_[a-z_]+", expression)}
+    assert found, f"{file} asks for metrics"
+    return found
 
 
 def families(samples: Samples) -> Iterator[str]:
@@ -102,6 +113,8 @@ async def test_a_daemon_with_work_tells_every_metric_and_their_values() -> None:
         assert value(samples, "cohort_partitions_led") > 0
         assert value(samples, "cohort_metrics_left_out", metric="cohort_log_size_bytes") > 0
         assert set(families(samples)) == set(METRICS)
+        exposed = {name for name, _ in samples}
+        assert {name for file in MONITORING for name in names(file) if name not in exposed} == set()
         await consumer.stop()
         samples = await scrape(coordinator)
         assert value(samples, "cohort_rebalances_total", kind="member_left") == 1
