@@ -33,7 +33,7 @@ _ROWS: Final[tuple[tuple[str, Kind, tuple[str, ...], str], ...]] = (
         "cohort_request_duration_seconds",
         "histogram",
         _API,
-        "From a request's handler to its answer; Fetch, JoinGroup and SyncGroup wait in it for what they ask; not of Heartbeat",
+        "From a request's handler to its answer, the wait of long polls included; Heartbeats are not timed",
     ),
     ("cohort_received_bytes_total", "counter", (), "Bytes received from clients"),
     ("cohort_sent_bytes_total", "counter", (), "Bytes sent to clients"),
