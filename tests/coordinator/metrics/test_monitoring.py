@@ -33,7 +33,7 @@ def test_each_selector_and_each_grouping_uses_labels_of_its_metrics(file: str) -
 def test_panels_have_ids_of_their_own_and_do_not_lie_upon_each_other() -> None:
     panels = json.loads((FOLDER / "grafana-dashboard.json").read_text(encoding="utf-8"))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     for place in (panel["gridPos"] for panel in panels):
         cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
         assert not cells & taken
