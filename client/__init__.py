@@ -18,6 +18,7 @@ from client.producer.producer import Producer
 from client.running import run
 from client.transactions.transaction import Transaction
 from client.types.columns import BinaryColumn, RecordColumns
+from client.types.metrics import ConsumerMetrics, MemberMetrics, ProducerMetrics
 from client.types.records import (
     ConsumerRecord,
     GroupMetadata,
@@ -55,5 +56,8 @@ __all__ = [
     "BinaryColumn",
     "RecordMetadata",
     "GroupMetadata",
+    "ConsumerMetrics",
+    "MemberMetrics",
+    "ProducerMetrics",
 ]
 __all__ += errors.__all__

@@ -51,6 +51,7 @@ from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
 from client.types.columns import RecordColumns
+from client.types.metrics import ConsumerMetrics
 from client.types.records import ConsumerRecord, GroupMetadata, IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from protocol.subscription import TopicPartition
@@ -561,6 +562,11 @@ class Consumer:
         """
         self._coordinator.check_running()
         return await self._positions.lag()
+
+    def metrics(self) -> ConsumerMetrics:
+        """What it reads and how far it has come, without asking a daemon."""
+        membership = self._coordinator.membership
+        return self._fetcher.metrics(None if membership is None else membership.metrics())
 
     async def _ends(self, tps: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
         self._coordinator.check_running()

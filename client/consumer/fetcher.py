@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Final
 
 from client.consumer.assignment import Assignment
@@ -18,6 +19,7 @@ from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.transport.metadata import Address, Topology
+from client.types.metrics import ConsumerMetrics, MemberMetrics
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.limits import max_request_elements
 from protocol.messages import ApiKey
@@ -106,9 +108,25 @@ class Fetcher:
         self._fetches: dict[Address, list[_Fetch]] = {}
         self._topology = cluster.topology
         self._starving = False  # whether a poll found nothing since records came last
+        self.fetched_batches = self.fetched_bytes = 0
         self._fetch_seq = 0  # how often a partition got records
         self._refresh: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
+
+    def metrics(self, member: MemberMetrics | None) -> ConsumerMetrics:
+        """What was fetched, and how far the program is behind it."""
+        states, paused = self._assignment.states, self._assignment.paused
+        known = {tp: state for tp, state in states.items() if state.readable_end >= 0 <= state.position}
+        lag = {tp: max(0, state.readable_end - state.position) for tp, state in known.items()}
+        return ConsumerMetrics(
+            member=member,
+            assigned_partitions=len(states),
+            paused_partitions=sum(tp in states for tp in paused),
+            fetched_batches=self.fetched_batches,
+            fetched_bytes=self.fetched_bytes,
+            buffered_bytes=sum(state.buffered_bytes for state in states.values()),
+            lag_records=MappingProxyType(lag),
+        )
 
     def start(self) -> None:
         """Begins; needs a running loop."""
@@ -319,7 +337,8 @@ class Fetcher:
             state.failures = 0
             state.left_log = False
             self._buffer(state, answer)
-            state.behind = state.fetch_offset < self._readable_end(answer)
+            state.readable_end = self._readable_end(answer)
+            state.behind = state.fetch_offset < state.readable_end
             self._transactions.saw(state, answer)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE and state.buffered_bytes:
             state.left_log = True  # what is buffered comes first; it is asked again then
@@ -347,6 +366,8 @@ class Fetcher:
         try:
             for position, header in iter_batches(answer.records):
                 state.add(FetchedBatch(answer.records, position, header))
+                self.fetched_batches += 1
+                self.fetched_bytes += header.length
         except ProtocolError as error:
             if state.fetch_offset == before:
                 state.error = CorruptMessageError(f"{state.tp.topic}-{state.tp.partition} at offset {before}: {error}")

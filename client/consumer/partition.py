@@ -71,6 +71,7 @@ class PartitionState:
         "paused",
         "pending",
         "position",
+        "readable_end",
         "retry_at_s",
         "tp",
     )
@@ -87,6 +88,8 @@ class PartitionState:
         self.origin: FetchedBatch | None = None
         self.buffered_bytes = 0
         self.behind = False
+        self.readable_end = UNKNOWN
+        """Up to where it could be read at the last fetch."""
         self.last_fetch_seq = 0
         self.claim: object | None = None
         self.asked_leader: Address | None = None

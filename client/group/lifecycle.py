@@ -51,6 +51,7 @@ class MembershipLifecycle:
     ) -> None:
         self.settings = settings
         self.session: Session | None = None
+        self._generations_joined = self._shares_lost = 0
         self._participant = participant
         self._on_news = on_news
         self._background = background
@@ -197,6 +198,7 @@ class MembershipLifecycle:
         if again is not None:
             self._rejoin_reason = self._rejoin_reason or again
         elif not self._closing:
+            self._generations_joined += 1
             self._set_state("stable")
 
     def _lost(self) -> SessionLost | None:
@@ -221,6 +223,7 @@ class MembershipLifecycle:
     async def _handle_loss(self, lost: SessionLost) -> str:
         if lost.fenced is not None:
             raise lost.fenced
+        self._shares_lost += 1
         log.warning("membership_lost", group=self.settings.group_id, reason=lost.reason)
         if self.session is not None and self.session.ended is None:  # a place in the next generation was lost
             self.session.ended = lost.reason

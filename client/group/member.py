@@ -17,6 +17,7 @@ from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
 from client.transport.metadata import Topology
+from client.types.metrics import MemberMetrics
 from protocol.messages.groups import JoinGroupMember
 
 Assign = Callable[[list[tuple[str, bytes]]], Mapping[str, bytes]]
@@ -188,6 +189,10 @@ class Member:
         """The generation this member is in, -1 before the first."""
         session = self._membership.session
         return session.generation if session is not None else -1
+
+    def metrics(self) -> MemberMetrics:
+        """Where it is in its group, and how often it was given a share."""
+        return self._membership.metrics()
 
     def rejoin(self, reason: str) -> None:
         """Asks the group to rebalance, because of new ``protocols`` for example; ``reason`` is shown to people.

@@ -34,6 +34,7 @@ from client.group.session import Event, Progress, Session, SessionLost
 from client.log import get_logger
 from client.transport.background_loop import SHARED_THREAD, Background
 from client.transport.deadline import Deadline
+from client.types.metrics import MemberMetrics
 
 DEFAULT_STOP_S: Final = 30.0
 _LEAVE_S: Final = 4.0
@@ -103,6 +104,11 @@ class Membership(MembershipLifecycle):
         is_joining = self._state == "rebalancing" and not (self._in_participant or self._rejoining)
         over = session.ended is not None if is_joining else session.is_over(self._background.time())
         return "fenced" if over else self._state
+
+    def metrics(self) -> MemberMetrics:
+        """Where it is, and how often it got there."""
+        generation = -1 if self.session is None else self.session.generation
+        return MemberMetrics(self.state, generation, self._generations_joined, self._shares_lost)
 
     def holds_share(self) -> bool:
         """Whether what this member has is still its own for certain; also before the first join, when it has nothing."""

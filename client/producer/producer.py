@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from operator import add
 from random import Random
 from types import TracebackType
@@ -35,7 +36,7 @@ from client.producer.config import Acks, ProducerSettings
 from client.producer.partition_queue import PartitionQueues
 from client.producer.partitioner import Partitioner
 from client.producer.record_limits import RecordLimits
-from client.producer.sender import Sender
+from client.producer.sender import Sender, SenderCounts
 from client.producer.sequences import ProducerIdentity
 from client.producer.serialization import (
     Serializer,
@@ -56,6 +57,7 @@ from client.transactions.transaction import ABORT_WAIT_S, Transaction
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
 from client.transport.metadata import Topology
+from client.types.metrics import ProducerMetrics
 from client.types.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
 from protocol.columns import Headers
 from protocol.compression import Compression
@@ -512,6 +514,17 @@ class Producer:
             self._check_not_stopped()
             raise ClosedError("this producer is not started: use it inside 'async with'")
         return self._transactions
+
+    def metrics(self) -> ProducerMetrics:
+        """What it has sent, and what waits, since it was started."""
+        counts = SenderCounts() if self._sender is None else self._sender.counts
+        pool = self._pool
+        return ProducerMetrics(
+            **asdict(counts),
+            buffered_bytes=pool.used,
+            buffer_capacity_bytes=pool.capacity,
+            sends_waiting=pool.waiting,
+        )
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""

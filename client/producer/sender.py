@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -40,6 +41,16 @@ _QUIET_S: Final = 30.0
 """A producer says so at most this often, whatever number of partitions has the trouble."""
 
 Request = InFlightRequest[ProducerBatch]
+
+
+@dataclass(slots=True)
+class SenderCounts:
+    """What became of batches since the producer was started."""
+
+    records_acknowledged: int = 0
+    records_failed: int = 0
+    batches_acknowledged: int = 0
+    retries: int = 0
 
 
 class Sender:
@@ -77,6 +88,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_until = self._loop.time()
         self._closed = False
+        self.counts = SenderCounts()
 
     def wake(self) -> None:
         """Looks for batches to send at the loop's next turn."""
@@ -350,6 +362,8 @@ class Sender:
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         """Called by the core."""
+        self.counts.batches_acknowledged += 1
+        self.counts.records_acknowledged += batch.count
         deliver(batch.waiters, batch.timestamps_ms, batch.partition, base_offset, log_append_time_ms)
         self._release(batch)
 
@@ -361,6 +375,7 @@ class Sender:
                 batch.settled.set_result(None)
             self.on_failure(error)
             return
+        self.counts.records_failed += batch.count
         futures = fail(batch.waiters, lambda: copy_of(error))
         if self.on_failure is None:
             self._unretrieved.add(batch.partition, error, futures)
@@ -372,6 +387,7 @@ class Sender:
 
     def retrying(self, queue: PartitionQueue[ProducerBatch], error: CohortError) -> None:
         """Called by the core."""
+        self.counts.retries += 1
         if queue.attempts >= _ATTEMPTS_TO_WARN and self._loop.time() >= self._quiet_until:
             self._quiet_until = self._loop.time() + _QUIET_S
             log.warning(

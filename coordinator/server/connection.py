@@ -100,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._handle = port.handle
         self.meter = port.meter
+        self._now = port.meter.now if port.meter is not None else None
         self.received = 0
         """Bytes that came from the client."""
         self._arrived = 0
@@ -297,8 +298,8 @@ class Connection(asyncio.Protocol):
             self._flush()
             return
         self.client_id = call.client_id
-        if self.meter is not None:
-            call.begun_s = self.meter.now()
+        if self._now is not None:
+            call.begun_s = self._now()
         steps = self._handle(call)
         if steps is not None:
             wire.busy = True

@@ -42,12 +42,13 @@ class RequestMeter:
 
     def answered(self, request: Any, begun_s: float, response: Any) -> None:
         """A request has its answer."""
-        counts = self._counts[type(request)]
+        counts = self._counts[type(request)]  # not by _count: heartbeats come this way
         counts.requests += 1
-        if counts.seconds is not None:
-            counts.seconds.observe(self.now() - begun_s)
-        if code := getattr(response, "error_code", 0):
-            counts.errors[code] += 1
+        seconds = counts.seconds
+        if seconds is not None:
+            seconds.observe(self.now() - begun_s)
+        if getattr(response, "error_code", 0):
+            counts.errors[response.error_code] += 1
 
     def ended(self, request: Any, begun_s: float, code: ErrorCode = ErrorCode.NONE) -> None:
         """A request was refused as a whole with ``code``; or it has no answer, or one that was packed before."""
