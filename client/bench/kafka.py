@@ -18,7 +18,7 @@ from client.admin import Admin
 from client.bench import kafka_requests
 from client.bench.consume import one_getmany, read_seconds
 from client.bench.figures import Figure, Setting, Skipped
-from client.bench.kafka_clients import BATCH_BYTES, LINGER_MS, PARTITIONS, VALUE
+from client.bench.kafka_clients import LINGER_MS, PARTITIONS, VALUE
 from client.bench.kafka_members import PARTITIONS as SHARED
 from client.bench.kafka_members import Program, join_and_leave_s
 from client.bench.kafka_requests import Asked, Pair
@@ -105,7 +105,7 @@ async def _records(server: ServerProcess, rounds: int, count: int) -> list[Figur
 
 
 def _produce_figures(costs: _Costs, count: int, fewer: int, params: dict[str, Any]) -> Iterator[Figure]:
-    as_set = {**params, "linger_ms": LINGER_MS, "batch_bytes": BATCH_BYTES, "idempotent": True}
+    as_set = {**params, "linger_ms": LINGER_MS, "batches": "each client's default size", "idempotent": True}
     own = "Cohort's producer with the same settings"
     yield _figure(
         "produce_confluent_us",
@@ -204,7 +204,7 @@ async def _program(server: ServerProcess, program: str, topic: str, count: int) 
 
 
 async def _produced(address: str, count: int) -> tuple[int, float]:
-    async with Producer(bootstrap_servers=address, linger_ms=LINGER_MS, batch_size=BATCH_BYTES) as producer:
+    async with Producer(bootstrap_servers=address, linger_ms=LINGER_MS) as producer:
         began = perf_counter()
         sent = [await producer.send(_OWN, VALUE, partition=number % PARTITIONS) for number in range(count)]
         for each in sent:
