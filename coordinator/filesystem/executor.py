@@ -10,7 +10,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import File, Storage
-from coordinator.filesystem.written_lately import WrittenLately
 from coordinator.log_output import get_logger
 
 log = get_logger()
@@ -79,7 +78,6 @@ class Disk:
     def __init__(self, storage: Storage, threads: int = 4) -> None:
         self.storage = storage
         self.reserve = Reserve(storage)
-        self.written_lately = WrittenLately()
         self._closed = False
         self._writing = _Threads(threads, "disk-write")
         self._reading = _Threads(threads, "disk-read")

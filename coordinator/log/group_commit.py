@@ -21,7 +21,6 @@ from typing import Final
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
-from coordinator.filesystem.written_lately import LatestWrites
 from coordinator.log.checkpoints import Checkpoint, write_leader_epochs
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError
@@ -44,7 +43,7 @@ CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """After so many bytes the end of a log is written down again, whatever the time."""
 
 STORED_BYTES: Final = 1024 * 1024
-"""Chunks up to this size are kept for followers; see ``WrittenLately``."""
+"""Chunks up to this size are at hand for followers while they are being synced."""
 
 _PRODUCER_BYTES: Final = 64
 """What a snapshot has of a producer, about."""
@@ -72,7 +71,7 @@ class Chunk:
     is_written: bool = False
     """Whether the log knows that it is in the file."""
     stored: bytes = b""
-    """Its bytes in the file, where followers may ask for them; until the log has noted that it is written."""
+    """Its bytes in the file, where followers may ask for them before they are on disk."""
 
 
 class AppendQueue:
@@ -205,8 +204,8 @@ class Appender:
         """Called when something is written and perhaps not on disk yet; without it nobody learns of that in between."""
         self.before_append: Callable[[], None] | None = None
         """Called with the first append behind a time in which all was written."""
-        self.latest = LatestWrites(disk.written_lately)
-        """What was written while there was ``on_written``: followers ask for it now, and need no read for it."""
+        self.unsynced: Chunk | None = None
+        """What is written and not on disk yet: followers ask for it now, and need no read for it."""
         self._synced_offset = self.queue.end_offset
         self._committing = False
         self._commit_task: asyncio.Task[None] | None = None
@@ -382,13 +381,12 @@ class Appender:
             self._producers.settle(chunk.next_offset)
         chunk.is_written, self.refused_s = True, None
         if self.on_written is not None:
-            if chunk.stored:
-                self.latest.add(chunk.base_offset, chunk.next_offset, chunk.stored)
-                chunk.stored = b""
+            self.unsynced = chunk
             self.on_written()
 
     def _flushed(self, chunk: Chunk) -> None:
         """The chunk is on disk, as far as ``config.flush`` asks."""
+        self.unsynced = None
         if self.queue.config.flush == "ack":
             self._synced_offset = chunk.next_offset
         if self.committed is self.flushed and self._producers.transactions.unacknowledged:

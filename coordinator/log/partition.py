@@ -174,11 +174,8 @@ class PartitionLog(Acknowledged):
         """Calls ``listener`` from the next write on each time when ``written_offset`` has moved, before it is on disk.
 
         As long as there is none a write and its sync are one to the loop, and ``written_offset`` moves behind both.
-        ``before_append`` is called with the first append behind a time in which all of the log was written. What is written
-        lately is kept as long as there is a listener, see ``just_written``.
+        ``before_append`` is called with the first append behind a time in which all of the log was written.
         """
-        if listener is None:
-            self._appender.latest.clear()
         self._on_written = self._appender.on_written = listener
         self._before_append = self._appender.before_append = before_append
 
@@ -406,11 +403,12 @@ class PartitionLog(Acknowledged):
             return await self._reader.read_committed(offset, max_bytes, end)
         return await self._reader.read(offset, max_bytes, end)
 
-    def just_written(self, offset: int, max_bytes: int) -> tuple[bytes, int]:
-        """What was written lately from exactly ``offset`` on, perhaps not synced yet, and the offset behind it: what a
-        ``read`` would bring, without the disk. Nothing where that is not kept; see ``WrittenLately``.
-        """
-        return (b"", offset) if self._closed else self._appender.latest.read(offset, max_bytes)
+    def just_written(self, offset: int, max_bytes: int) -> bytes:
+        """What is being synced, if it begins at ``offset`` and fits: what a ``read`` would bring, without the disk."""
+        chunk = self._appender.unsynced
+        if chunk is None or chunk.base_offset != offset or len(chunk.stored) > max_bytes or self._closed:
+            return b""
+        return chunk.stored
 
     def bytes_from(self, offset: int, committed: bool = False, *, end_offset: int | None = None) -> tuple[int, bool]:
         """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk; and whether it ends

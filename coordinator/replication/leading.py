@@ -167,9 +167,9 @@ class Leading:
         return min(self.log.bytes_from(offset, end_offset=self.core.readable_end)[0], max_bytes)
 
     def just_written(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-        """As ``read``, of what is at hand because it was written lately; nothing when it has to be read from the disk."""
-        data, next_offset = (b"", offset) if self._ended else self.log.just_written(offset, max_bytes)
-        return (data, self.log.epochs.within(offset, next_offset)) if data else (b"", ())
+        """As ``read``, of what is at hand because it is being synced; nothing when it has to be read from the disk."""
+        data = b"" if self._ended else self.log.just_written(offset, max_bytes)
+        return (data, self.log.epochs.within(offset, self.log.written_offset)) if data else (b"", ())
 
     async def read(
         self, offset: int, max_bytes: int, *, checks_bodies: bool = False

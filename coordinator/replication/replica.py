@@ -441,7 +441,7 @@ class Replica:
         return 0 if self.leading is None else self.leading.readable_bytes(offset, max_bytes)
 
     def just_written(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-        """As ``read_for_follower``, of what is at hand because it was written lately; nothing when it has to be read."""
+        """As ``read_for_follower``, of what is at hand because it is being synced; nothing when it has to be read."""
         return (b"", ()) if self.leading is None else self.leading.just_written(offset, max_bytes)
 
     async def read_for_follower(

@@ -261,18 +261,14 @@ class _FollowerSession:
         found |= self._errors
         self._errors.clear()
         entries, left = self._without_records(found, held.max_bytes)
-        to_read: list[tuple[Key, FetchPartition]] = []
-        for key, request in taken:
-            entry = self._at_hand(key, request, min(left, PARTITION_BYTES))
-            if entry is None:
-                to_read.append((key, request))
-            else:
-                left -= len(entry[2])
-                entries.append(entry)
-        if to_read:
+        while taken and (entry := self._at_hand(*taken[0], min(left, PARTITION_BYTES))) is not None:
+            del taken[0]
+            left -= len(entry[2])
+            entries.append(entry)
+        if taken:
             self._held = None
             held.timer.cancel()
-            self._reading = self._loop.create_task(self._read(held, left, entries, to_read), name="cohort-replica-read")
+            self._reading = self._loop.create_task(self._read(held, left, entries, taken), name="cohort-replica-read")
         elif entries:
             self._release(_response(entries))
         elif looked_at and held.max_bytes > 0:
@@ -391,7 +387,7 @@ class _FollowerSession:
         return leader.answer(request)
 
     def _at_hand(self, key: Key, request: FetchPartition, max_bytes: int) -> _Entry | None:
-        """What is told of a partition whose records were written lately; None when they have to be read."""
+        """What is told of a partition whose records are being synced; None when they have to be read."""
         replica = self._replicas.get(key)
         found = (b"", Epochs()) if replica is None else replica.just_written(request.fetch_offset, max_bytes)
         if not found[0]:

@@ -12,7 +12,6 @@ import pytest
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
-from coordinator.filesystem.written_lately import LatestWrites, WrittenLately
 from coordinator.log import LogConfig, LogWriteError, PartitionLog
 from coordinator.log.following import replicated_batches
 from protocol.record_batch import read_header
@@ -135,7 +134,7 @@ async def test_rolls_come_between_write_and_sync_as_well(tmp_path: Path) -> None
         assert len(found) == 30
 
 
-async def test_what_was_written_lately_is_at_hand_as_it_is_in_the_file(tmp_path: Path) -> None:
+async def test_what_is_being_synced_is_at_hand_as_it_is_in_the_file(tmp_path: Path) -> None:
     held = HeldSyncs()
     async with opened(HookedStorage(tmp_path, held), leader_epoch=3) as log:
         held.let_go.set()
@@ -145,55 +144,12 @@ async def test_what_was_written_lately_is_at_hand_as_it_is_in_the_file(tmp_path:
         log.when_written(lambda: None)
         append_value(log, b"a")
         append_value(log, b"b")
-        assert log.just_written(1, 1 << 20) == (b"", 1)
+        assert log.just_written(1, 1 << 20) == b""
         await until(lambda: log.written_offset == 3)
-        found = await log.read(1, 1 << 20, end_offset=3)
-        assert log.just_written(1, 1 << 20) == (found, 3), "also before it is synced"
+        found = log.just_written(1, 1 << 20)
+        assert found == await log.read(1, 1 << 20, end_offset=3)
         assert len(replicated_batches(found)) == 2
-        assert [log.just_written(*asked) for asked in ((0, 1 << 20), (2, 1 << 20), (1, 10))] == [
-            (b"", 0),
-            (b"", 2),
-            (b"", 1),
-        ]
+        assert [log.just_written(0, 1 << 20), log.just_written(2, 1 << 20), log.just_written(1, 10)] == [b""] * 3
         held.let_go.set()
         assert await outcome(log) is None
-        for value in (b"c", b"d"):
-            append_value(log, value)
-            assert await outcome(log) is None
-        assert log.just_written(1, 1 << 20) == (await log.read(1, 1 << 20, end_offset=5), 5), (
-            "several writes are one answer"
-        )
-        assert log.just_written(1, len(found) + 1) == (found, 3)
-        log.when_written(None)
-        assert log.just_written(1, 1 << 20) == (b"", 1), "another leads: something else may come to these offsets"
-        append_value(log, b"e")
-        assert await outcome(log) is None
-        log.when_written(lambda: None)
-        assert log.just_written(5, 1 << 20) == (b"", 5)
-
-
-async def test_what_was_written_lately_is_forgotten_with_the_log_s_end(tmp_path: Path) -> None:
-    async with opened(FileStorage(tmp_path), leader_epoch=3) as log:
-        log.when_written(lambda: None)
-        for value in (b"a", b"b"):
-            append_value(log, value)
-            assert await outcome(log) is None
-        await log.truncate_to(1)
-        assert log.just_written(1, 1 << 20) == (b"", 1)
-        append_value(log, b"c")
-        assert await outcome(log) is None
-        assert log.just_written(1, 1 << 20) == (await log.read(1, 1 << 20, end_offset=2), 2)
-
-
-def test_what_was_written_lately_is_bounded_over_all_logs() -> None:
-    bound = WrittenLately(max_bytes=10)
-    one, two = LatestWrites(bound), LatestWrites(bound)
-    one.add(0, 1, b"aaaa")
-    two.add(0, 1, b"bbbb")
-    two.add(1, 2, b"cc")
-    assert (one.read(0, 100), two.read(0, 100)) == ((b"aaaa", 1), (b"bbbbcc", 2))
-    two.add(2, 3, b"d")
-    assert (one.read(0, 100), two.read(0, 100)) == ((b"", 0), (b"bbbbccd", 3))
-    two.clear()
-    one.add(1, 2, b"e" * 11)
-    assert (one.read(1, 100), two.read(0, 100)) == ((b"", 1), (b"", 0)), "nor is what is larger than all"
+        assert log.just_written(1, 1 << 20) == b""
