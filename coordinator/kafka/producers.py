@@ -81,8 +81,7 @@ class _Produce:
 
         steps = call.ask(self._handle, asked, told)
         if unknown and request.acks == 0:  # there is no answer that could say so
-            log.warning("produce_without_acks_failed", peer=call.connection.peer, error=_no_such_id(unknown[0]))
-            call.connection.close()
+            call.connection.close_with(f"records with acks=0 were refused: {_no_such_id(unknown[0])}")
         return steps
 
     def _found(

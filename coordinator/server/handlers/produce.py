@@ -427,10 +427,7 @@ class _PendingProduce:
             self._call.finish_silently()
             if failed:
                 # There is no answer that could carry the error: as in Kafka, the connection says it by closing.
-                log.warning(
-                    "produce_without_acks_failed", peer=self._call.connection.peer, error=failed[0].error_message
-                )
-                self._call.connection.close()
+                self._call.connection.close_with(f"records with acks=0 were refused: {failed[0].error_message}")
         else:
             leaders = {entry.current_leader_id for entry in failed}
             self._call.answer(ProduceResponse(responses, self._led.endpoints(leaders) if leaders else ()))
