@@ -14,7 +14,6 @@ from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.kafka.transactions import told_code
-from coordinator.log_output import get_logger
 from coordinator.server.call import StepsLeft
 from coordinator.server.dispatch import ErrorTexts
 from coordinator.server.handlers.led_partitions import LedPartitions
@@ -33,8 +32,6 @@ from protocol.kafka.messages.produce_response import (
 )
 from protocol.messages import producers as native
 from protocol.messages import records as native_records
-
-log = get_logger()
 
 _BY_ID_SINCE: Final = 13
 """The version of Produce that names topics by id (KIP-516)."""
