@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -38,7 +37,7 @@ NOT_REGISTERED: Final = -1
 HANDED_ON_MS: Final = 30_000
 """When a leadership comes back within so long, others cannot read the log either, and it is not handed over again."""
 _RETRY_S: Final = 1.0
-_MAX_RETRY_S: Final = 60.0
+_MAX_RETRY_S: Final = 30.0
 
 
 class ReplicaError(Exception):
@@ -258,10 +257,11 @@ class Replica:
                     pause_s = _RETRY_S
                     continue
                 self._changed.clear()
-                with suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(pause_s):
                         await self._changed.wait()
-                pause_s = min(2 * pause_s, _MAX_RETRY_S)
+                except TimeoutError:
+                    pause_s = min(2 * pause_s, _MAX_RETRY_S)
         finally:
             self._task = None
 

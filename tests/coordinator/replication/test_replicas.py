@@ -17,6 +17,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
 from coordinator.nodes.inventory import Inventory
+from coordinator.replication import replica
 from coordinator.replication.replica import PATIENCE_MS
 from coordinator.replication.replicas import _TICK_S
 from coordinator.replication.watermarks import PATH
@@ -192,6 +193,34 @@ async def test_a_leader_whose_log_cannot_be_opened_hands_over(tmp_path: Path) ->
         epochs.rmdir()
         epochs.write_bytes(held)
         await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it is tried again")
+
+
+async def test_changes_of_a_partition_do_not_put_off_the_next_attempt_to_open_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that it fails for longer the next attempt is later; that others lead meanwhile is no failure."""
+    monkeypatch.setattr(replica, "_RETRY_S", 0.2)
+    monkeypatch.setattr(replica, "_MAX_RETRY_S", 1_000.0)
+    cluster = ReplicaCluster(tmp_path)
+    async with cluster:
+        await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        assert await committed(one, b"a") is None
+        await one.kill()
+        epochs = one.root / f"{TOPIC}-0" / "leader-epochs"
+        held = epochs.read_bytes()
+        epochs.unlink()
+        epochs.mkdir()  # the disk refuses: it is no file
+        await one.lease.revoke()
+        await one.start()
+        for epoch in range(10, 24):
+            known = registration_of(cluster.state())
+            await cluster.write(replace(known, leader=two.replicas.me, leader_epoch=epoch))
+            await cluster.until(lambda epoch=epoch: one.replica().leader_epoch == epoch)  # type: ignore[misc]
+            await asyncio.sleep(0.01)
+        epochs.rmdir()
+        epochs.write_bytes(held)
+        await cluster.until(lambda: not one.replica().offline)
 
 
 async def test_a_log_that_its_coordinator_cannot_read_is_led_by_another_and_goes_round_once(
