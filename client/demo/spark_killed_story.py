@@ -86,7 +86,7 @@ class _Run:
         while not await self._live(may_be_killed=kills < KILLS):
             kills += 1
         await self._decided()
-        await self._show("groups describe", groups.describe, group=GROUP)
+        await self._show("groups describe", groups.describe, group=GROUP, watch=None)
         await self._show("transactions list", transactions.list_transactions, state=[], older_than=None)
         return kills
 
@@ -122,7 +122,7 @@ class _Run:
                 style="red",
                 committed=committed,
             )
-            await self._show("groups describe", groups.describe, group=GROUP)
+            await self._show("groups describe", groups.describe, group=GROUP, watch=None)
             await self._show("transactions list", transactions.list_transactions, state=[], older_than=None)
             return False
 

@@ -31,7 +31,9 @@ async def test_the_data_of_another_cluster_and_of_another_node(tmp_path: Path) -
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     async with running(tmp_path / "one") as nodes:
-        shutil.copytree(nodes[1].data_dir, tmp_path / "of another cluster", ignore=shutil.ignore_patterns("lock"))
+        shutil.copytree(
+            nodes[1].data_dir, tmp_path / "of another cluster", ignore=shutil.ignore_patterns("lock", "*.tmp")
+        )
     async with running(tmp_path / "other") as nodes:
         await nodes.kill(nodes[1])
         said = await asyncio.to_thread(refused, nodes, tmp_path / "of another cluster", 1)

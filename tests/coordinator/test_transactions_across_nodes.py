@@ -296,7 +296,7 @@ class AskedOnce(Asked):
     client_id = "client"
 
     class connection:  # noqa: N801
-        host, number = "127.0.0.1", 1
+        host, number, software = "127.0.0.1", 1, ""
 
 
 def found(node: ClusterNode, key: str, key_type: int) -> FindCoordinatorResponse:
