@@ -27,6 +27,28 @@ from coordinator.histogram import Distribution, Histogram
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 16
 
 
+def sync_data(descriptor: int) -> None:
+    """Returns once what was written to a file is on the disk. Raises ``OSError``.
+
+    macOS has no fdatasync, and its fsync leaves data in the drive's cache: there ``F_FULLFSYNC`` is what reaches the disk
+    (fsync(2) of macOS), except on file systems that do not know it.
+    """
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is None:
+        _sync(descriptor)
+        return
+    try:
+        fcntl.fcntl(descriptor, full_sync)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+            raise
+        _sync(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
 class SyncTimes:
     """How long syncs of files took that succeeded, in seconds; threads note them side by side."""
 
@@ -247,7 +269,7 @@ class _RealFile:
     def sync(self) -> None:
         begun_s = time.perf_counter()
         try:
-            os.fdatasync(self._descriptor)
+            sync_data(self._descriptor)
         except OSError as error:
             raise in_doubt(self._path, error) from error
         self._syncs.note(time.perf_counter() - begun_s)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import venv
-import zipfile
 from pathlib import Path
 
 import aiocohort
@@ -17,34 +14,7 @@ import client
 import client.errors
 import client.spark
 import coordinator
-
-ROOT = Path(__file__).parents[3]
-
-PROGRAM = """
-import asyncio
-
-from aiocohort import Admin, Consumer, Coordinator, Member, Producer
-from aiocohort.errors import CohortError
-
-
-async def main() -> None:
-    async with Coordinator() as coordinator:
-        async with Admin(bootstrap_servers=coordinator.address) as admin:
-            await admin.create_topics({"orders": 1})
-        async with Producer(bootstrap_servers=coordinator.address) as producer:
-            await producer.send_and_wait("orders", b"tea")
-        async with Consumer(
-            "orders", bootstrap_servers=coordinator.address, group_id="g", auto_offset_reset="earliest"
-        ) as consumer:
-            print((await consumer.getone()).value, issubclass(CohortError, Exception), Member.__name__)
-
-
-asyncio.run(main())
-"""
-
-
-def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd)
+from tests.client.distribution.programs import PROGRAM, run
 
 
 @pytest.mark.parametrize("name", [*client.__all__])
@@ -120,29 +90,3 @@ def test_the_demonstration_runs_in_a_directory_with_such_a_module(tmp_path: Path
     cohort = Path(sys.executable).parent / "cohort"
     done = run(str(cohort), "demo", "lines.txt", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.timeout(600)  # it builds, makes an environment and installs
-def test_a_wheel_works_in_a_clean_environment_from_another_directory(tmp_path: Path) -> None:
-    built = run(
-        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"),
-        *("--wheel-dir", str(tmp_path), str(ROOT)),
-        cwd=tmp_path,
-    )
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("aiocohort-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        shipped = {name for name in archive.namelist() if name.startswith("protocol/kafka/schemas/")}
-    assert shipped == {f"protocol/kafka/schemas/{path.name}" for path in (ROOT / "protocol/kafka/schemas").iterdir()}
-    venv.create(tmp_path / "clean", with_pip=True)
-    python = str(tmp_path / "clean" / "bin" / "python")
-    installed = run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel), cwd=tmp_path)
-    assert installed.returncode == 0, installed.stderr
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "program.py").write_text(PROGRAM, encoding="utf-8")
-    done = run(python, "-W", "error", "program.py", cwd=elsewhere)
-    assert (done.returncode, done.stdout) == (0, "b'tea' True Member\n"), done.stderr
-    places = run(python, "-c", "import aiocohort, client, pyspark_cohort\nprint(aiocohort.__file__)", cwd=elsewhere)
-    assert str(tmp_path / "clean") in places.stdout or "pyspark" in places.stderr
-    assert run(str(tmp_path / "clean" / "bin" / "cohortd"), "--help", cwd=elsewhere).returncode == 0

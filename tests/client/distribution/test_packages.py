@@ -1,0 +1,107 @@
+"""What is published: a wheel and a source distribution, described as the index wants it, for every Python from 3.11 on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.client.distribution.programs import OUTPUT, PROGRAM, run
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("aiocohort", "client", "coordinator", "protocol")
+QUIET = ("--quiet", "--disable-pip-version-check")
+OTHERS = [f"3.{minor}" for minor in range(11, 15) if minor != sys.version_info.minor]
+
+pytestmark = pytest.mark.timeout(600)  # builds, makes environments and installs
+
+
+class Built(NamedTuple):
+    """The two files of a release."""
+
+    wheel: Path
+    source: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The source distribution, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT), cwd=folder, timeout_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (source,) = folder.glob("aiocohort-*.whl"), folder.glob("aiocohort-*.tar.gz")
+    return Built(wheel, source)
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version on this machine, by PATH or by pyenv."""
+    by_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for candidate in (shutil.which(f"python{version}"), *map(str, by_pyenv)):
+        if candidate is None:
+            continue
+        told = subprocess.run(
+            [candidate, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True
+        )
+        if told.returncode == 0 and told.stdout.strip() == str(tuple(map(int, version.split(".")))):
+            return candidate
+    return None
+
+
+def environment_with(wheel: Path, python: str, folder: Path) -> Path:
+    """Makes a clean environment with the wheel and what it needs; its folder of programs."""
+    made = run(python, "-m", "venv", str(folder), cwd=folder.parent)
+    assert made.returncode == 0, made.stderr
+    programs = folder / "bin"
+    installed = run(str(programs / "python"), "-m", "pip", "install", *QUIET, str(wheel), cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+    return programs
+
+
+def test_what_is_published_is_described_as_the_index_wants_it(built: Built) -> None:
+    checked = run(sys.executable, "-m", "twine", "check", "--strict", *map(str, built), cwd=built.wheel.parent)
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count("PASSED") == 2
+
+
+def test_the_wheel_has_the_types_of_every_package_and_the_schemas(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    schemas = {f"protocol/kafka/schemas/{path.name}" for path in (ROOT / "protocol/kafka/schemas").iterdir()}
+    assert {name for name in names if name.startswith("protocol/kafka/schemas/")} == schemas
+
+
+def test_the_wheel_works_in_a_clean_environment_from_another_directory(built: Built, tmp_path: Path) -> None:
+
+    programs = environment_with(built.wheel, sys.executable, tmp_path / "made")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "program.py").write_text(PROGRAM, encoding="utf-8")
+    python = str(programs / "python")
+    done = run(python, "-W", "error", "program.py", cwd=elsewhere)
+    assert (done.returncode, done.stdout) == (0, OUTPUT), done.stderr
+    places = run(python, "-c", "import aiocohort, client, pyspark_cohort\nprint(aiocohort.__file__)", cwd=elsewhere)
+    assert str(tmp_path / "made") in places.stdout or "pyspark" in places.stderr
+    assert run(str(programs / "cohortd"), "--help", cwd=elsewhere).returncode == 0
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_every_package_works_on_the_other_pythons(version: str, built: Built, tmp_path: Path) -> None:
+    """The whole suite runs on one; here a daemon, a producer and a group run on the others that this machine has."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} on this machine")
+    programs = environment_with(built.wheel, python, tmp_path / "made")
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    done = run(str(programs / "python"), "-W", "error", "program.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, OUTPUT), done.stderr
+    for program in ("cohort", "cohortd"):
+        told = run(str(programs / program), "--version", cwd=tmp_path)
+        assert (told.returncode, told.stdout.split()[0]) == (0, program), told.stderr
+    asked = run(str(programs / "cohort"), "topics", "list", "-b", "127.0.0.1:1", cwd=tmp_path)
+    assert (asked.returncode, "Traceback" in asked.stderr) == (1, False)
