@@ -129,9 +129,9 @@ def _same_generation(original: Original) -> Any:
 
 
 def _keep_new_members(original: Original) -> Any:
-    def remove_and_rebalance(group: Group, member: Member, why: str, *arguments: Any) -> None:
+    def remove_and_rebalance(group: Group, kind: Any, member: Member, why: str, *arguments: Any) -> None:
         if not why.startswith("closed its connection"):
-            original(group, member, why, *arguments)
+            original(group, kind, member, why, *arguments)
 
     return remove_and_rebalance
 
