@@ -78,6 +78,10 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     ``OSError`` when the disk does not do its part; opening may be tried again then. A disk that is full is no reason.
     """
     names = tidied(storage, directory)
+    if CLEAN_END not in names:
+        # A process that was killed may have left names that a power cut would take, with all that is appended from now on.
+        storage.sync_directory(directory)
+        storage.sync_directory("")
     checkpoint = read_checkpoint(storage, directory) if CHECKPOINT in names else None
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
     start = _check_first(directory, bases, checkpoint)

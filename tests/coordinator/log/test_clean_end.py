@@ -348,3 +348,18 @@ def test_a_full_disk_at_the_stop_costs_only_the_note() -> None:
     recovered = opened_as(host)
     assert recovered.clean_end is None
     assert recovered.segments[-1].next_offset == 3
+
+
+def test_records_of_a_log_whose_creator_was_killed_survive_a_power_cut() -> None:
+    for seed in range(20):  # what a power cut leaves of names that are not durable is drawn
+        host = Host(Random(seed))
+        make_logs(host.storage(), ["payments-0"])  # killed before sync_logs
+        host.end(power=False)
+        recovered = open_directory(host.storage(), "payments-0", CONFIG)
+        file = recovered.segments[-1].file
+        assert file is not None
+        batch = batch_of((b"k", b"acknowledged", 0))
+        file.append([batch])
+        file.sync()
+        host.end(power=True)
+        assert open_directory(host.storage(), "payments-0", CONFIG).segments[-1].next_offset == 1
