@@ -35,15 +35,26 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     Give the service longer than that to stop: Kubernetes and Docker wait for 30 s and 10 s unless told otherwise.
 
     When ``main`` ends by the cancellation, ``SystemExit`` is raised: with status 0 after SIGTERM, for that is how a service
-    is meant to end, and 130 after SIGINT. What ``main`` raises or returns otherwise is passed on. A second signal acts as if
-    this function were not there. Uses uvloop where it is installed. Signals are heard in the main thread only. Raises
-    ``RuntimeError`` when an event loop runs already. ``debug`` is asyncio's debug mode.
+    is meant to end, and 130 after SIGINT. What ``main`` raises or returns otherwise is passed on. A second signal ends the
+    process at once, whatever has not ended yet, threads included. Handlers of signals that the program had set before are
+    set again when ``main`` has ended. Uses uvloop where it is installed.
+
+    Python hears signals in the main thread only: in any other ``main`` runs all the same, and a warning in the log
+    (``signals_not_heard``) says that no signal ends it in order. Raises ``RuntimeError`` when an event loop runs already.
+    ``debug`` is asyncio's debug mode.
     """
     if _inside_a_loop():
         main.close()
         raise RuntimeError("run() was called inside a running event loop: await the coroutine instead")
+    if not _in_main_thread():
+        log.warning(
+            "signals_not_heard",
+            thread=threading.current_thread().name,
+            hint="run() was not called in the main thread, the only one in which Python hears signals: SIGTERM ends the "
+            "process without its leaving groups. Call run() in the main thread, or cancel main yourself",
+        )
     with asyncio.Runner(debug=debug, loop_factory=loop_factory()) as runner:
-        outcome = runner.run(until_signal(main, _SIGNALS))
+        outcome = runner.run(until_signal(main, _SIGNALS, second_kills=True))
     if isinstance(outcome, Stopped):
         raise SystemExit(0 if outcome.number == signal.SIGTERM else 128 + outcome.number)
     return outcome
@@ -66,6 +77,10 @@ def _inside_a_loop() -> bool:
     return True
 
 
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 class Stopped:
     """How a program ended that a signal has cancelled."""
 
@@ -73,29 +88,32 @@ class Stopped:
         self.number = number
 
 
-async def until_signal(main: Coroutine[Any, Any, T], signals: Iterable[signal.Signals]) -> T | Stopped:
+async def until_signal(
+    main: Coroutine[Any, Any, T], signals: Iterable[signal.Signals], *, second_kills: bool = False
+) -> T | Stopped:
     """The result of ``main``, or ``Stopped`` when it ended because the first of ``signals`` has cancelled it.
 
-    SIGHUP stays ignored where it is, as under nohup. After the first signal all act as before.
+    SIGHUP stays ignored where it is, as under nohup. After the first signal all act as Python's own do, or with
+    ``second_kills`` as the system's: Python's SIGINT would wait for tasks that do not heed their cancellation. Handlers that
+    were set before are set again at the end.
     """
     loop = asyncio.get_running_loop()
     work = loop.create_task(main, name="cohort-main")
-    heard = threading.current_thread() is threading.main_thread()
     nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    caught = [number for number in signals if heard and not (nohup and number == signal.SIGHUP)]
+    heard = [number for number in signals if _in_main_thread() and not (nohup and number == signal.SIGHUP)]
+    before = {number: signal.getsignal(number) for number in heard}
     received: list[signal.Signals] = []
-
-    def let_go() -> None:
-        while caught:
-            loop.remove_signal_handler(caught.pop())
 
     def stop(number: signal.Signals) -> None:
         received.append(number)
-        let_go()
+        for each in heard:
+            loop.remove_signal_handler(each)
+            if second_kills:
+                signal.signal(each, signal.SIG_DFL)
         log.info("stopping", signal=number.name)
         work.cancel()
 
-    for number in caught:
+    for number in heard:
         loop.add_signal_handler(number, stop, number)
     try:
         return await work
@@ -104,4 +122,7 @@ async def until_signal(main: Coroutine[Any, Any, T], signals: Iterable[signal.Si
             raise
         return Stopped(received[0])
     finally:
-        let_go()
+        for number in heard:
+            loop.remove_signal_handler(number)
+            if before[number] is not None:  # None: set by a library in C, which cannot be set again from here
+                signal.signal(number, before[number])

@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from client import Admin, Producer, run
 from coordinator import Coordinator
@@ -37,6 +38,45 @@ async def work(record):
     print("begin", record.offset, flush=True)
     await asyncio.sleep(1.5)
     print("done", record.offset, flush=True)
+
+async def main():
+    async with Consumer("t", bootstrap_servers=sys.argv[1], group_id="g", auto_offset_reset="earliest") as consumer:
+        await consumer.process(work)
+
+run(main())
+"""
+
+LONG_HANDLERS = """
+import asyncio, sys
+from client import Consumer, run
+
+async def work(record):
+    print("begin", record.partition, record.offset, flush=True)
+    try:
+        await asyncio.sleep(600 if record.partition else 1)
+    except asyncio.CancelledError:
+        print("cancelled", record.partition, flush=True)
+        raise
+
+async def main():
+    async with Consumer(
+        "t", bootstrap_servers=sys.argv[1], group_id="g", auto_offset_reset="earliest", revoke_grace_ms=2500
+    ) as consumer:
+        await consumer.process(work)
+
+run(main())
+"""
+
+IN_A_THREAD = """
+import asyncio, sys, time
+from client import Consumer, run
+
+def block():
+    print("blocking", flush=True)
+    time.sleep(600)
+
+async def work(record):
+    await asyncio.to_thread(block)
 
 async def main():
     async with Consumer("t", bootstrap_servers=sys.argv[1], group_id="g", auto_offset_reset="earliest") as consumer:
@@ -126,6 +166,39 @@ async def test_handlers_finish_and_are_committed_before_the_end() -> None:
             assert [stored.offset for stored in (await admin.list_offsets("g")).values()] == [1]
 
 
+async def test_handlers_that_outlast_the_grace_are_cancelled_and_their_records_are_not_done() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        async with Producer(c.address) as producer:
+            for partition in (0, 1):
+                await producer.send_many("t", [b"x"] * 3, partition=partition)
+        program = Program(LONG_HANDLERS, c.address)
+        await program.says("begin 1 0")
+        program.process.send_signal(signal.SIGTERM)
+        status, out, _ = await program.end()
+        assert (status, "cancelled 1" in out, "begin 1 1" in out) == (0, True, False)
+        async with Admin(c.address) as admin:
+            stored = {tp.partition: offset.offset for tp, offset in (await admin.list_offsets("g")).items()}
+            members = (await admin.describe_groups("g"))["g"].members
+        assert stored.get(1, 0) == 0
+        assert stored[0] >= 1
+        assert list(members) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_waits_for_no_thread(number: signal.Signals) -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        async with Producer(c.address) as producer:
+            await producer.send_and_wait("t", b"x")
+        program = Program(IN_A_THREAD, c.address)
+        await program.says("blocking")
+        program.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)  # the first one is heard: the handler's thread is waited for
+        program.process.send_signal(number)
+        assert (await program.end())[0] == -number
+
+
 async def test_a_producer_sends_what_is_queued() -> None:
     async with Coordinator() as c:
         await create(c.address, t=1)
@@ -196,11 +269,27 @@ def test_it_runs_on_uvloop_where_there_is_one_and_outside_the_main_thread_too() 
     async def main() -> None:
         seen.append(type(asyncio.get_running_loop()))
 
-    run(main())
     thread = threading.Thread(target=lambda: run(main()))
-    thread.start()
-    thread.join(30)
+    with capture_logs() as logs:
+        run(main())
+        assert logs == []
+        thread.start()
+        thread.join(30)
     assert seen == [uvloop.Loop, uvloop.Loop]
+    (event,) = logs
+    assert (event["event"], event["log_level"]) == ("signals_not_heard", "warning")
+    assert "main thread" in event["hint"]
+
+
+def test_handlers_of_signals_that_were_set_before_are_set_again() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        run(asyncio.sleep(0))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_inside_a_running_loop_it_says_so() -> None:
