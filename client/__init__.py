@@ -27,6 +27,7 @@ from client.types.records import (
     Output,
     RecordMetadata,
 )
+from client.types.serdes import Deserializer, JsonSerde, MsgspecSerde, SerializationContext, Serializer
 from protocol.subscription import Subscription, TopicPartition
 
 __all__ = [
@@ -55,6 +56,11 @@ __all__ = [
     "RecordColumns",
     "BinaryColumn",
     "RecordMetadata",
+    "Serializer",
+    "Deserializer",
+    "SerializationContext",
+    "JsonSerde",
+    "MsgspecSerde",
     "GroupMetadata",
     "ConsumerMetrics",
     "MemberMetrics",

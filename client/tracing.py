@@ -17,16 +17,16 @@ which says what to install, where ``opentelemetry-api`` is missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any, Final
 
 from client.consumer import Consumer
 from client.consumer.arguments import Commitable
-from client.consumer.workers import Handler
 from client.producer.acknowledgements import RecordFuture
 from client.producer.producer import Producer
 from client.types.records import ConsumerRecord
+from client.types.serdes import K, V
 
 try:
     from opentelemetry import trace
@@ -39,7 +39,7 @@ _CONTEXT: Final = TraceContextTextMapPropagator()
 _CONTEXT_HEADERS: Final = frozenset(_CONTEXT.fields)
 
 
-class TracedProducer(Producer):
+class TracedProducer(Producer[K, V]):
     """A ``Producer`` that makes a span of each ``send`` and ``send_and_wait``, from the call to the acknowledgement.
 
     ``tracer_provider`` makes the spans; None for the one that is set for the program. All else is as for ``Producer``.
@@ -53,8 +53,8 @@ class TracedProducer(Producer):
     async def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V | None = None,
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -80,7 +80,7 @@ class TracedProducer(Producer):
         return future
 
 
-class TracedConsumer(Consumer):
+class TracedConsumer(Consumer[K, V]):
     """A ``Consumer`` that makes a span of each call of a handler of ``process``, and of each ``commit`` of the program.
 
     ``tracer_provider`` makes the spans; None for the one that is set for the program. All else is as for ``Consumer``.
@@ -91,10 +91,10 @@ class TracedConsumer(Consumer):
         super().__init__(*topics, **settings)
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
 
-    async def process(self, handler: Handler, **options: Any) -> None:
+    async def process(self, handler: Callable[[ConsumerRecord[K, V]], Awaitable[Any] | Any], **options: Any) -> None:
         """As ``Consumer.process``. The span around a handler is a child of the one whose context the record brings."""
 
-        async def traced(record: ConsumerRecord) -> Any:
+        async def traced(record: ConsumerRecord[K, V]) -> Any:
             attributes = {
                 **_attributes("process", record.topic),
                 "messaging.destination.partition.id": str(record.partition),

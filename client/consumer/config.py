@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from client.assignors import Assignor
 from client.group import MembershipSettings, check_instance_id, check_timing
 from client.types.records import ISOLATION_LEVELS, IsolationLevel
+from client.types.serdes import AnyDeserializer, check_deserializer
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 
 OffsetReset = Literal["latest", "earliest", "none"]
-Deserializer = Callable[[bytes], Any]
+Deserializer = AnyDeserializer[Any]
 
 DEFAULT_FETCH_MAX_BYTES: Final = 50 * 1024 * 1024
 DEFAULT_PARTITION_FETCH_BYTES: Final = 1024 * 1024
@@ -78,6 +79,8 @@ class ConsumerSettings:
         check_instance_id(self.group_instance_id)
         if self.client_rack is not None and (not isinstance(self.client_rack, str) or not self.client_rack):
             raise ValueError(f"client_rack is {self.client_rack!r}; pass the name of a rack, or None")
+        check_deserializer("key_deserializer", self.key_deserializer)
+        check_deserializer("value_deserializer", self.value_deserializer)
         self._check_numbers()
         check_timing(self.session_timeout_ms, self.heartbeat_interval_ms)
         if self.revoke_grace_ms < 0:

@@ -17,10 +17,10 @@ The consumer is composed of parts, each with one job and its own state::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
 from client.consumer.arguments import Commitable, check_offset, partition_of, partitions_of
@@ -29,7 +29,6 @@ from client.consumer.config import (
     DEFAULT_FETCH_MAX_BYTES,
     DEFAULT_PARTITION_FETCH_BYTES,
     ConsumerSettings,
-    Deserializer,
     OffsetReset,
 )
 from client.consumer.coordinator import ConsumerCoordinator, Departures
@@ -42,7 +41,6 @@ from client.consumer.positions import Positions
 from client.consumer.process import Process
 from client.consumer.rebalance_listener import RebalanceListener
 from client.consumer.subscription import TopicSelection
-from client.consumer.workers import Handler
 from client.errors import ClosedError, IllegalStateError
 from client.group import DEFAULT_STOP_S, State
 from client.option_names import explains_options
@@ -53,11 +51,12 @@ from client.transport.deadline import Deadline, wait_s
 from client.types.columns import RecordColumns
 from client.types.metrics import ConsumerMetrics
 from client.types.records import ConsumerRecord, GroupMetadata, IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp
+from client.types.serdes import AnyDeserializer, K, V
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from protocol.subscription import TopicPartition
 
 
-class Consumer:
+class Consumer(Generic[K, V]):
     """Reads topics, alone or as a member of a group::
 
         async with Consumer("orders", bootstrap_servers="127.0.0.1:7337", group_id="billing") as consumer:
@@ -113,8 +112,14 @@ class Consumer:
     comes whole, and a partition of which nothing is held may fetch one answer although others, paused perhaps, hold all
     there is. A fetch waits at the daemon until ``fetch_min_bytes`` (1) have come together, over all partitions it asks for,
     or more is there than it has a place for, but at most ``fetch_max_wait_ms`` (500): larger fetches cost less and come
-    later. ``max_poll_records``: upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``,
-    ``value_deserializer``: functions of ``bytes``, not called for ``None``.
+    later. ``max_poll_records``: upper bound of one ``getmany``; ``None`` for 5,000.
+
+    **Keys and values** are bytes, or what ``key_deserializer`` and ``value_deserializer`` make of them: functions of bytes,
+    as ``bytes.decode``, or objects that see topic and headers (``Deserializer``), as ``JsonSerde()`` and
+    ``MsgspecSerde(Order)``. ``Consumer[K, V]`` and its records are typed by them; one that is not given makes ``Any``.
+    Null stays None without a call, whatever the type says: ``consumer: Consumer[bytes, Order | None] = Consumer(...)`` has
+    a type checker think of it. They are called on the event loop when a record is handed out, so they must not block: a
+    schema that has to be asked for is kept.
 
     **Transactions.** With ``isolation_level="read_committed"``, the default, a partition is read up to its last stable
     offset: the records of transactions that were aborted are left out, and what comes behind the first record of an open
@@ -152,8 +157,8 @@ class Consumer:
         fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
         isolation_level: IsolationLevel = "read_committed",
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: AnyDeserializer[K] | None = None,
+        value_deserializer: AnyDeserializer[V] | None = None,
         request_timeout_ms: int = 30_000,
         background: Background | None = None,
         random: Random | None = None,
@@ -313,7 +318,7 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[K, V]:
         try:
             return await self._collector.getone([])
         except ClosedError:
@@ -321,7 +326,7 @@ class Consumer:
                 raise StopAsyncIteration from None
             raise
 
-    async def getone(self, *tps: TopicPartition) -> ConsumerRecord:
+    async def getone(self, *tps: TopicPartition) -> ConsumerRecord[K, V]:
         """The next record, of these partitions or of any; waits until there is one. Cancelling it loses nothing.
 
         A partition that is not assigned has none until it is. Raises ``ClosedError`` outside ``start`` and ``stop``,
@@ -333,7 +338,7 @@ class Consumer:
 
     async def getmany(
         self, *tps: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
         """Buffered records by partition, of these partitions or of all; an empty dict when none came in time.
 
         Waits up to ``timeout_ms`` for the first ones. At most ``max_records`` (default ``max_poll_records``; 5,000 when
@@ -355,7 +360,7 @@ class Consumer:
 
     async def process(
         self,
-        handler: Handler,
+        handler: Callable[[ConsumerRecord[K, V]], Awaitable[Any] | Any],
         *,
         concurrency: int | None = None,
         on_error: OnError | None = None,

@@ -11,6 +11,8 @@ from client.consumer.config import Deserializer
 from client.errors import CorruptMessageError, RecordDeserializationError, UnsupportedCompressionTypeError
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord
+from client.types.serdes import Field, SerializationContext, sees_context
+from protocol.columns import Headers
 from protocol.errors import ProtocolError
 from protocol.record_batch import Attributes, BatchHeader, decode_columns, what_to_install
 from protocol.subscription import TopicPartition
@@ -18,7 +20,7 @@ from protocol.subscription import TopicPartition
 # What ConsumerRecord._make wraps, called straight from C for each record.
 _NEW: Final[Callable[[type[ConsumerRecord], Iterable[Any]], ConsumerRecord]] = tuple.__new__
 
-_DESERIALIZERS: Final = ("key_deserializer", "value_deserializer")
+_FIELDS: Final[tuple[Field, Field]] = ("key", "value")
 
 # Plain numbers: an operation with an IntFlag takes a microsecond.
 _CONTROL: Final = int(Attributes.CONTROL)
@@ -76,13 +78,13 @@ class DecodedBatch:
             return records
         part = slice(start, start + limit)
         columns = [self._keys[part], self._values[part]]
-        for what, deserializer, column in zip(_DESERIALIZERS, self.deserializers, columns, strict=True):
+        for field, deserializer, column in zip(_FIELDS, self.deserializers, columns, strict=True):
             if deserializer is None:
                 continue
-            failed = _deserialize(deserializer, column)
+            failed = self._deserialize_column(field, deserializer, column)
             if failed is not None:
                 if not column:
-                    raise RecordDeserializationError(what, *self._tp, self.offsets[start]) from failed
+                    raise self._failed(field, start) from failed
                 columns[-1] = columns[-1][: len(column)]  # those behind it are not looked at
         records = _records(self._tp, self.offsets[part], self._timestamps[part], *columns, self._headers[part])
         self.place += len(records)
@@ -100,11 +102,41 @@ class DecodedBatch:
         for index, deserializer in enumerate(self.deserializers):
             if deserializer is not None and both[index] is not None:
                 try:
-                    both[index] = deserializer(both[index])
+                    both[index] = self._call(_FIELDS[index], deserializer)(both[index], self._headers[place])
                 except Exception as error:
-                    raise RecordDeserializationError(_DESERIALIZERS[index], *self._tp, self.offsets[place]) from error
+                    raise self._failed(_FIELDS[index], place) from error
         fields = (*self._tp, self.offsets[place], self._timestamps[place], *both, self._headers[place])
         return _NEW(ConsumerRecord, fields)
+
+    def _failed(self, field: Field, place: int) -> RecordDeserializationError:
+        return RecordDeserializationError(f"{field}_deserializer", *self._tp, self.offsets[place])
+
+    def _call(self, field: Field, deserializer: Deserializer) -> Callable[[bytes, Headers], Any]:
+        """``deserializer``, of either kind, as a function of bytes and headers."""
+        topic, deserialize = self._tp.topic, getattr(deserializer, "deserialize", None)
+        if not sees_context(deserializer):
+            return lambda data, _: deserializer(data)  # type: ignore[operator]
+        assert deserialize is not None
+        return lambda data, headers: deserialize(data, SerializationContext(topic, field, headers))
+
+    def _deserialize_column(self, field: Field, deserializer: Deserializer, column: list[Any]) -> Exception | None:
+        """Replaces the items of ``column``; on a failure cuts it off before that which failed and returns the error."""
+        done: list[Any] = []
+        try:
+            if sees_context(deserializer):
+                call = self._call(field, deserializer)
+                headers = self._headers[self.place : self.place + len(column)]
+                done.extend(
+                    None if item is None else call(item, each) for item, each in zip(column, headers, strict=True)
+                )
+            else:
+                plain: Callable[[bytes], Any] = deserializer  # type: ignore[assignment]
+                done.extend(None if item is None else plain(item) for item in column)
+        except Exception as error:  # list.extend keeps what came before the failure: its length says which item failed
+            column[:] = done
+            return error
+        column[:] = done
+        return None
 
 
 class BatchDecoder:
@@ -182,15 +214,3 @@ def _not_inflatable(
         f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} cannot be read: {what_to_install(error)}. "
         f"seek(tp, {header.next_offset}) passes over the batch"
     )
-
-
-def _deserialize(deserializer: Deserializer, column: list[Any]) -> Exception | None:
-    """Replaces the items of ``column``; on a failure cuts it off before the item that failed and returns the error."""
-    done: list[Any] = []
-    try:
-        done.extend(None if item is None else deserializer(item) for item in column)
-    except Exception as error:  # list.extend keeps what came before the failure, so its length says which item failed
-        column[:] = done
-        return error
-    column[:] = done
-    return None

@@ -107,16 +107,17 @@ class OutputQueue:
         producer = self._producer
         topic, value, key, partition, headers = output
         target = producer._known_topics[topic]
-        if key is not None and producer._key_serializer is not None and not serialized:
-            key = producer._key_serializer(key)
-        if value is not None and producer._value_serializer is not None and not serialized:
-            value = producer._value_serializer(value)
-        key, value = to_bytes("key", key), to_bytes("value", value)
-        size = RECORD_OVERHEAD_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))
         checked: Headers = ()
+        headers_size = 0
         if headers:
             checked, headers_size = checked_headers(headers)
-            size += headers_size
+        if key is not None and producer._key_serializer is not None and not serialized:
+            key = producer._key_serializer(key, topic, checked)
+        if value is not None and producer._value_serializer is not None and not serialized:
+            value = producer._value_serializer(value, topic, checked)
+        key, value = to_bytes("key", key), to_bytes("value", value)
+        size = RECORD_OVERHEAD_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))
+        size += headers_size
         if size > producer._limits.record_bytes:
             raise producer._limits.too_large(topic, size)
         chosen = target.choose(key, value, size) if partition is None else target.checked(partition)

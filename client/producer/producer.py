@@ -14,7 +14,7 @@ from dataclasses import asdict
 from operator import add
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self
 
 from client.errors import (
     ClosedError,
@@ -39,11 +39,11 @@ from client.producer.record_limits import RecordLimits
 from client.producer.sender import Sender, SenderCounts
 from client.producer.sequences import ProducerIdentity
 from client.producer.serialization import (
-    Serializer,
     bytes_column,
     checked_headers,
     checked_timestamp,
     headers_column,
+    listed,
     record_sizes,
     timestamps_column,
     to_bytes,
@@ -59,6 +59,7 @@ from client.transport.deadline import Deadline, wait_s
 from client.transport.metadata import Topology
 from client.types.metrics import ProducerMetrics
 from client.types.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
+from client.types.serdes import AnySerializer, K, V, bound_serializer
 from protocol.columns import Headers
 from protocol.compression import Compression
 from protocol.messages import ApiKey
@@ -70,7 +71,7 @@ EXIT_ON_ERROR_MS: Final = 5_000
 """How long ``async with Producer(...)`` goes on sending when it is left by an exception, in milliseconds."""
 
 
-class Producer:
+class Producer(Generic[K, V]):
     """Sends records to topics. Use it inside ``async with``, or call ``start`` and ``stop``.
 
     Leaving ``async with`` sends what is queued as ``stop`` does, for up to ``delivery_timeout_ms``; when an exception leaves
@@ -114,7 +115,9 @@ class Producer:
       as it was encoded.
     - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
       take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.
-    - ``key_serializer``, ``value_serializer``: make bytes of keys and values; ``None`` stays null.
+    - ``key_serializer``, ``value_serializer``: make bytes of keys and values, ``None`` stays null: functions, as
+      ``str.encode``, or objects that see topic and headers (``Serializer``), as ``JsonSerde()`` and ``MsgspecSerde(Order)``.
+      ``Producer[K, V]`` is typed by them: ``send`` takes what they take.
     - ``transactional_id``: the producer writes in transactions, see ``transaction``. One that starts with the same id ends
       those of the one before it, which is fenced: ``ProducerFencedError``. ``transaction_timeout_ms``: a transaction that is
       open for longer is aborted.
@@ -143,8 +146,8 @@ class Producer:
         delivery_timeout_ms: int = 120_000,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: AnySerializer[K] | None = None,
+        value_serializer: AnySerializer[V] | None = None,
         clock: Callable[[], int] | None = None,
         random: Random | None = None,
     ) -> None:
@@ -156,8 +159,8 @@ class Producer:
         self._random = random or Random()
         self._clock = clock or _wall_clock_ms
         self._partitioner = partitioner
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
+        self._key_serializer = bound_serializer(key_serializer, "key")
+        self._value_serializer = bound_serializer(value_serializer, "value")
         self._cluster = Cluster(
             bootstrap_servers,
             client_id=client_id or "cohort-producer",
@@ -300,8 +303,8 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V | None = None,
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -324,28 +327,30 @@ class Producer:
         assert accumulator is not None, "a topic is known after the start only"
         if accumulator.unyielded >= YIELD_AFTER_RECORDS:
             await accumulator.pause()
-        if self._key_serializer is not None and key is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None and value is not None:
-            value = self._value_serializer(value)
         size, memory = RECORD_OVERHEAD_BYTES, RECORD_MEMORY_BYTES
-        if value is not None:
-            if type(value) is not bytes:
-                value = to_bytes("value", value)
-            size += len(value)
-        if key is not None:
-            if type(key) is not bytes:
-                key = to_bytes("key", key)
-            size += len(key)
         checked: Headers = ()
         if headers:
             checked, headers_size = checked_headers(headers)
             size += headers_size
             memory += len(checked) * HEADER_MEMORY_BYTES
+        key_bytes: Any = key
+        value_bytes: Any = value
+        if value is not None:
+            if self._value_serializer is not None:
+                value_bytes = self._value_serializer(value, topic, checked)
+            if type(value_bytes) is not bytes:
+                value_bytes = to_bytes("value", value_bytes)
+            size += 0 if value_bytes is None else len(value_bytes)
+        if key is not None:
+            if self._key_serializer is not None:
+                key_bytes = self._key_serializer(key, topic, checked)
+            if type(key_bytes) is not bytes:
+                key_bytes = to_bytes("key", key_bytes)
+            size += 0 if key_bytes is None else len(key_bytes)
         timestamp_ms = self._clock() if timestamp_ms is None else checked_timestamp(timestamp_ms)
         if size > self._limits.record_bytes or size + memory > self._pool.capacity:
             raise self._limits.too_large(topic, size)
-        partition = target.choose(key, value, size) if partition is None else target.checked(partition)
+        partition = target.choose(key_bytes, value_bytes, size) if partition is None else target.checked(partition)
         memory += size
         if not self._pool.try_reserve(memory):
             await accumulator.wait_for_room(memory)
@@ -354,15 +359,15 @@ class Producer:
         if batch is None or batch.size + size > self._limits.batch_bytes:
             batch = accumulator.next_batch(queue)
         future: RecordFuture = self._loop.create_future()
-        batch.append(key, value, timestamp_ms, checked, size, future)
+        batch.append(key_bytes, value_bytes, timestamp_ms, checked, size, future)
         accumulator.unyielded += 1
         return future
 
     async def send_and_wait(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V | None = None,
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -376,8 +381,8 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        values: Iterable[Any],
-        keys: Iterable[Any] | None = None,
+        values: Iterable[V | None],
+        keys: Iterable[K | None] | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | Iterable[int] | None = None,
@@ -393,13 +398,19 @@ class Producer:
         still tried, and the first error is raised with a note saying how many failed. A cancelled call may have sent a part.
         """
         target = self._topics.get(topic) or await self._topic(topic)
-        value_column = bytes_column("value", values, self._value_serializer)
-        key_column = None if keys is None else bytes_column("key", keys, self._key_serializer)
-        if key_column is not None and len(key_column) != len(value_column):
-            raise ValueError(f"values: {len(value_column)}, keys: {len(key_column)}; every record needs one of each")
-        sizes, header_column = record_sizes(key_column, value_column), None
+        value_list = listed("value", values)
+        header_column, header_sizes = None, None
         if headers is not None:
-            header_column, header_sizes = headers_column(headers, len(value_column))
+            header_column, header_sizes = headers_column(headers, len(value_list))
+        value_column = bytes_column("value", value_list, self._value_serializer, topic, header_column)
+        key_column = None
+        if keys is not None:
+            key_list = listed("key", keys)
+            if len(key_list) != len(value_list):
+                raise ValueError(f"values: {len(value_list)}, keys: {len(key_list)}; every record needs one of each")
+            key_column = bytes_column("key", key_list, self._key_serializer, topic, header_column)
+        sizes = record_sizes(key_column, value_column)
+        if header_sizes is not None:
             sizes = list(map(add, sizes, header_sizes))
         times = self._clock() if timestamp_ms is None else timestamps_column(timestamp_ms, len(value_column))
         if partition is not None:

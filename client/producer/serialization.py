@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from client.producer.batch import RECORD_OVERHEAD_BYTES
+from client.types.serdes import BoundSerializer
 from protocol.columns import Headers
-
-Serializer = Callable[[Any], bytes | None]
-"""Makes bytes of a key or value. It is not called for ``None``, which stays null: a record without a key, or a tombstone."""
 
 _HEADER_OVERHEAD_BYTES = 16
 _MAX_TIMESTAMP_MS = 2**63 - 1
@@ -27,13 +26,23 @@ def to_bytes(name: str, value: object) -> bytes | None:
     raise TypeError(f"{name} must be bytes or None, not {type(value).__name__} {_shown(value)}: {hint}")
 
 
-def bytes_column(name: str, items: Iterable[Any], serializer: Serializer | None) -> list[bytes | None]:
-    """Many keys or values as ``to_bytes`` makes them, serialized first if there is a serializer."""
+def listed(name: str, items: Iterable[Any]) -> list[Any]:
+    """Many keys or values as a list. Raises ``TypeError`` for a single one."""
     if isinstance(items, str | bytes | bytearray | memoryview):
         raise TypeError(f"{name}s must be a sequence of {name}s, not a single {type(items).__name__}")
-    column = list(items)
+    return list(items)
+
+
+def bytes_column(
+    name: str, column: list[Any], serializer: BoundSerializer | None, topic: str, headers: Sequence[Headers] | None
+) -> list[bytes | None]:
+    """Many keys or values as ``to_bytes`` makes them, serialized first if there is a serializer.
+
+    ``headers`` are those of each record; None where none has any.
+    """
     if serializer is not None:
-        column = [None if item is None else serializer(item) for item in column]
+        each = zip(column, repeat(()) if headers is None else headers, strict=False)
+        column = [None if item is None else serializer(item, topic, its_headers) for item, its_headers in each]
     if set(map(type, column)) <= {bytes, type(None)}:
         return column
     return [to_bytes(name, item) for item in column]

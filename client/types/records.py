@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple
 
+from client.types.serdes import K, V
 from protocol.columns import Headers
 from protocol.messages.records import READ_COMMITTED, READ_UNCOMMITTED
 from protocol.subscription import TopicPartition
@@ -50,19 +51,19 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
 
 
-class ConsumerRecord(NamedTuple):
-    """One record as a consumer delivers it.
+class ConsumerRecord(NamedTuple, Generic[K, V]):
+    """One record as a consumer delivers it; ``ConsumerRecord[K, V]`` by the deserializers of the consumer.
 
     ``timestamp_ms`` counts from 1970 in UTC. ``key`` and ``value`` are bytes or None, or what the deserializers make of
-    them. ``headers`` holds ``(name, value)`` pairs in the order they were sent.
+    them; null stays None, whatever the types say. ``headers`` holds ``(name, value)`` pairs in the order they were sent.
     """
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
-    key: Any
-    value: Any
+    key: K
+    value: V
     headers: Headers = ()
 
 

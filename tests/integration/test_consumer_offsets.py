@@ -349,9 +349,10 @@ async def test_manual_assignment_uses_and_commits_the_groups_offsets(address: st
 
 
 async def test_deserializers_make_keys_and_values_and_are_not_called_for_none(address: str) -> None:
-    async with Consumer(
+    consumer: Consumer[int | None, int] = Consumer(
         "t", bootstrap_servers=address, value_deserializer=int, key_deserializer=int, **QUICK
-    ) as consumer:
+    )
+    async with consumer:
         record = await consumer.getone()
         assert (record.key, record.value) == (None, 0)
 
