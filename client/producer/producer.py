@@ -313,11 +313,9 @@ class Producer(Generic[K, V]):
         """Queues a record and gives the future of its ``RecordMetadata``.
 
         Waits only while the buffer is full, and at the first record of a topic for what the daemon says of it.
-
         ``value`` and ``key`` are bytes or None, unless the producer has serializers. Records of one partition are stored in
         the order of the calls. The future fails with ``RequestTimedOutError`` after ``delivery_timeout_ms``, or with the
         error of the daemon that refused the record. A cancelled ``send`` has not queued its record.
-
         Raises ``UnknownTopicOrPartitionError``, ``RecordTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
         ``RequestTimedOutError`` when there is no room, or no daemon that knows the topic, within ``delivery_timeout_ms``,
         ``ClosedError`` outside ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
