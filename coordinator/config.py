@@ -144,8 +144,16 @@ class Settings:
 
     http: str = _setting(
         "",
-        "HOST:PORT of an HTTP server with /metrics, /healthz and /readyz, which needs aiocohort[web]; port 0 picks a free "
-        "one; empty: none",
+        "HOST:PORT of an HTTP server with a page for people, /metrics, /healthz and /readyz, which needs aiocohort[web]; "
+        "port 0 picks a free one; empty: none",
+    )
+    http_admin: Literal["no", "yes"] = _setting(
+        "no", "yes: the page at http may change offsets of groups, for all who reach it"
+    )
+    http_hosts: str = _setting(
+        "",
+        "names, with commas between them, by which browsers reach the page beside addresses, localhost, advertised_host and "
+        "the host of http",
     )
     metrics_max_series: int = _setting(
         10_000,

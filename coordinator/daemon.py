@@ -17,6 +17,7 @@ from coordinator.filesystem.files import FileStorage
 from coordinator.filesystem.storage import Lock, Storage
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.config import GroupConfig
+from coordinator.groups.rebalance_history import RebalanceHistory
 from coordinator.log.cleaner import Begin
 from coordinator.log.compaction_process import local_work
 from coordinator.log_output import get_logger
@@ -334,7 +335,7 @@ class Daemon:
         )
         now_s = asyncio.get_running_loop().time
         readiness = Readiness(node.groups, node.transactions, self._disk, node.membership, self.failed, now_s)
-        self._web = web_server(sources, readiness)
+        self._web = web_server(sources, readiness, node)
         host, port = urls.address(node.settings.http)
         try:
             self.http_address = await self._web.start(host, port)
@@ -442,6 +443,7 @@ class Daemon:
             new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
             wall_ms=self._origins.wall_ms,
             cluster=cluster,
+            history=RebalanceHistory() if settings.http else None,
         )
 
     def _transaction_coordinator(

@@ -11,6 +11,7 @@ from typing import Final
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.core import GroupCore
 from coordinator.groups.rebalance_counts import RebalanceCounts
+from coordinator.groups.rebalance_history import RebalanceHistory
 from coordinator.groups.refusals import error_response, group_id_fault
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
@@ -121,11 +122,13 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], int],
         cluster: Cluster | None = None,
+        history: RebalanceHistory | None = None,
     ) -> None:
+        """``history`` is where rebalances are noted, None when nothing asks for it."""
         self.proof = None if cluster is None else LeadershipProof(cluster, catalog)
         """In a cluster: that this node leads a partition, where nothing is written that would show it."""
         self._config = config
-        self.rebalance_counts = counts = RebalanceCounts()
+        self.rebalance_counts = counts = RebalanceCounts(history)
         """Rebalances that this node has coordinated since it started."""
         self._deleted = DeletedTopics(catalog)
         self._topic_ids = {name: topic.topic_id for name, topic in catalog.topics.items()}

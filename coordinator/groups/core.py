@@ -343,6 +343,9 @@ def _unload(group: Group, step: GroupStep) -> None:
     for kind, deadline_ms in (("rebalance", group.rebalance_deadline_ms), ("sync", group.sync_deadline_ms)):
         if deadline_ms is not None:
             step.effects.timers[kind, group.group_id] = None
+    history = group.rebalance_counts.history
+    if history is not None:
+        history.unload(group.group_id, step.now)
     group.transition(GroupState.DEAD)
 
 

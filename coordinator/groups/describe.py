@@ -28,10 +28,10 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
         members=tuple(_described(group, member, stable) for member in group.members.values()),
         generation_id=group.generation,
         leader=group.leader or "",
-        last_rebalance_reason=_reason(group),
+        last_rebalance_reason=reason_and_waits(group),
         waiting_for=tuple(_waiting_for(group)),
         pending_members=len(group.pending),
-        empty_since_ms=_empty_since_ms(group),
+        empty_since_ms=empty_since_ms(group),
         pending_offsets=sum(
             pending.serial != OVERTAKEN for record in group.pending_offsets.values() for pending in record.offsets
         ),
@@ -65,7 +65,7 @@ def _described(group: Group, member: Member, stable: bool) -> DescribedMember:
     )
 
 
-def _reason(group: Group) -> str:
+def reason_and_waits(group: Group) -> str:
     """Why the group rebalanced last, and which members it waits for."""
     waits = [group.reason] if group.reason else []
     if group.initial is not None:
@@ -89,7 +89,7 @@ def _waiting_for(group: Group) -> list[str]:
     return [member.member_id for member in group.members.values() if not member.has_synced]
 
 
-def _empty_since_ms(group: Group) -> int:
+def empty_since_ms(group: Group) -> int:
     """When the last member went; -1 while there are members, and for a group that never had one."""
     if group.state is not GroupState.EMPTY or group.durable is None:
         return -1

@@ -14,7 +14,7 @@ from coordinator.groups.config import Topics
 from coordinator.groups.rebalance_counts import RebalanceCounts, RebalanceKind
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord, PendingOffsetsRecord, StagedOffsetsRecord
 from coordinator.groups.state import TRANSITIONS, GroupState, InitialDelay
-from coordinator.runtime.effects import ReplyToken, TimerName
+from coordinator.runtime.effects import Instant, ReplyToken, TimerName
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
 from protocol.names import clipped as clipped  # handed on: the modules of groups take it from here
 
@@ -345,17 +345,25 @@ class Group:
             member.has_joined = False
         self.phase_timeout_ms = self.longest_rebalance_timeout_ms()
 
-    def begin_rebalance(self, kind: RebalanceKind, now_ms: int) -> None:
+    def begin_rebalance(self, kind: RebalanceKind, now: Instant) -> None:
         """Counts a rebalance of ``kind``. One that takes the place of another has lasted since that one began."""
-        self.rebalance_counts.begin(kind)
+        counts = self.rebalance_counts
+        counts.begin(kind)
+        if counts.history is not None:
+            counts.history.begin(self.group_id, kind, self.reason, len(self.assignments), now)
         if self.rebalance_began_ms is None:
-            self.rebalance_began_ms = now_ms
+            self.rebalance_began_ms = now.ms
 
-    def end_rebalance(self, now_ms: int) -> None:
-        """The assignment is decided, or no member is left that would need one."""
+    def end_rebalance(self, now: Instant) -> None:
+        """The assignment is decided, or no member is left that would need one; it is not applied yet."""
+        counts = self.rebalance_counts
         if self.rebalance_began_ms is not None:
-            self.rebalance_counts.end(now_ms - self.rebalance_began_ms)
+            counts.end(now.ms - self.rebalance_began_ms)
             self.rebalance_began_ms = None
+        if counts.history is not None:
+            counts.history.end(
+                self.group_id, self.generation, self.reason, self.assignments, self.members, self.departed, now
+            )
 
     def complete_join(self) -> None:
         """The members that there are make the next generation: all of them are to sync. Without any it is Empty."""

@@ -47,7 +47,7 @@ def call_to_join(group: Group, kind: RebalanceKind, cause: str, step: GroupStep)
         group.causes.add(cause)
         return
     group.prepare_rebalance(cause)
-    group.begin_rebalance(kind, step.now.ms)
+    group.begin_rebalance(kind, step.now)
     waiting = [
         member
         for member in group.members.values()
@@ -212,7 +212,7 @@ def _complete_join(group: Group, step: GroupStep) -> None:
     group.complete_join()
     step.effects.timers["rebalance", group.group_id] = None
     if not group.members:
-        group.end_rebalance(step.now.ms)
+        group.end_rebalance(step.now)
         _write_empty(group, step)
         return
     step.effects.records.append(GenerationRecord(group.group_id, group.generation))

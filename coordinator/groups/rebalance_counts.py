@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Literal, get_args
 
+from coordinator.groups.rebalance_history import RebalanceHistory
 from coordinator.histogram import REBALANCE_SECONDS, Histogram
 
 RebalanceKind = Literal[
@@ -27,7 +28,9 @@ REBALANCE_KINDS: Final[tuple[str, ...]] = get_args(RebalanceKind)
 class RebalanceCounts:
     """Counts the rebalances of all groups of a node since it started; a coordinator that is loaded anew counts on."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: RebalanceHistory | None = None) -> None:
+        self.history = history
+        """Where each rebalance is noted; None where no page asks for it."""
         self.begun: Counter[str] = Counter(dict.fromkeys(REBALANCE_KINDS, 0))
         self.seconds = Histogram(REBALANCE_SECONDS)
         """From the first cause until the leader's assignment is decided, or until the group is empty."""

@@ -76,7 +76,7 @@ def _settle(group: Group, request: SyncGroupRequest, step: GroupStep) -> Slices:
         )
     )
     group.transition(GroupState.STABLE)
-    group.end_rebalance(step.now.ms)
+    group.end_rebalance(step.now)
     if brought.keys() != group.members.keys():
         _note_mistakes(group, brought, step)
     for some in slices(members):

@@ -1,7 +1,8 @@
-"""The HTTP server: ``/metrics``, ``/healthz``, ``/readyz``.
+"""The HTTP server: ``/metrics``, ``/healthz``, ``/readyz``, and the page.
 
 It is bounded, as the ports for clients are: so many connections, of one request each, which are closed after a time whatever
-they do; small heads and no bodies; one collection at a time, which all who ask meanwhile share.
+they do; small heads and bodies; one collection at a time, which all who ask meanwhile share. Streams of events last longer,
+and have bounds of their own (``streams.py``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from aiohttp import web
 
 from coordinator.log_output import get_logger
 from coordinator.metrics.snapshot import Snapshot
+from coordinator.web.api import PageApi
 from coordinator.web.exposition import exposed
 from coordinator.web.health import Readiness
+from coordinator.web.view import PageSources
 
 log = get_logger()
 
@@ -24,7 +27,7 @@ CONNECTION_S: Final = 30.0
 """How long a connection may last, its request and the answer included."""
 _SWEEP_S: Final = 1.0
 _MAX_HEAD_LINE_BYTES: Final = 8190
-_MAX_BODY_BYTES: Final = 1024
+_MAX_BODY_BYTES: Final = 256 * 1024
 _CLOSE_S: Final = 2.0
 
 
@@ -38,9 +41,15 @@ class _TurnedAway(asyncio.Protocol):
 
 
 class WebServer:
-    """``collect`` makes a snapshot of all metrics."""
+    """``collect`` makes a snapshot of all metrics; ``names`` are those by which browsers reach the page."""
 
-    def __init__(self, collect: Callable[[], Awaitable[Snapshot]], readiness: Readiness) -> None:
+    def __init__(
+        self,
+        collect: Callable[[], Awaitable[Snapshot]],
+        readiness: Readiness,
+        sources: PageSources,
+        names: tuple[str, ...],
+    ) -> None:
         self._collect = collect
         self._readiness = readiness
         self._collecting: asyncio.Task[Snapshot] | None = None
@@ -51,6 +60,8 @@ class WebServer:
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._alive)
         application.router.add_get("/readyz", self._ready)
+        self._page = PageApi(sources, names, self._keep_open)
+        self._page.add_to(application.router)
         application.on_response_prepare.append(_one_request)
         self._runner = web.AppRunner(
             application,
@@ -80,6 +91,7 @@ class WebServer:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._readiness.close()
+        await self._page.close()
         await self._runner.cleanup()
 
     def _connected(self) -> asyncio.BaseProtocol:
@@ -89,6 +101,9 @@ class WebServer:
         connection: asyncio.BaseProtocol = server()
         self._since_s[connection] = asyncio.get_running_loop().time()
         return connection
+
+    def _keep_open(self, request: web.Request) -> None:
+        self._since_s.pop(request.protocol, None)
 
     async def _sweep(self) -> None:
         """Ends connections that last too long: of clients that send or read slowly, or nothing."""

@@ -1,0 +1,108 @@
+"""Server-sent events: a view that is sent again whenever it has changed.
+
+Nothing is queued for a browser that reads slowly: a stream looks at the node, sends what it sees, and looks again when that
+has been taken. After each look it rests 200 times as long as the look had the event loop, so that one stream takes half a
+percent of a core at most, however much there is to see; and so many streams are open at once, for so long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from coordinator.web.view import Pace, ViewError
+
+MAX_STREAMS: Final = 16
+STREAM_S: Final = 600.0
+"""A browser connects anew after this time, and so does one that nobody reads any more."""
+LOOK_S: Final = 1.0
+"""Pause between two looks, at least."""
+REST: Final = 200
+MAX_REST_S: Final = 60.0
+SEND_S: Final = 10.0
+"""A browser that does not take an event within this time is gone."""
+QUIET_S: Final = 15.0
+"""After so long without an event a comment is sent, which shows whether the browser is still there."""
+
+Look = Callable[[Pace], Awaitable[dict[str, Any] | None]]
+"""Gives what is to be sent, or None when there is nothing new."""
+
+
+class Sink(Protocol):
+    """What a stream writes to; ``write`` returns when there is room for more."""
+
+    async def write(self, data: bytes) -> None:
+        """Sends bytes. Raises ``ConnectionError`` when the browser is gone."""
+
+
+class Streams:
+    """All that are open."""
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def check_room(self) -> None:
+        """Raises ``ViewError`` when there is no room for one more."""
+        if len(self._open) >= MAX_STREAMS or self._closed:
+            raise ViewError(503, f"{len(self._open)} pages are open and kept up to date; close one, or try again later")
+
+    async def run(self, sink: Sink, look: Look, is_gone: Callable[[], bool]) -> None:
+        """Sends what ``look`` gives until the browser is gone, or ``STREAM_S`` is over. ``check_room`` comes first."""
+        task = asyncio.current_task()
+        assert task is not None, "a stream is a request's task"
+        self._open.add(task)
+        try:
+            async with asyncio.timeout(STREAM_S):
+                await _send_changes(sink, look, is_gone)
+        except (TimeoutError, ConnectionError):
+            return  # the browser connects anew if it is still there
+        finally:
+            self._open.discard(task)
+
+    async def close(self) -> None:
+        """Ends all of them."""
+        self._closed = True
+        tasks = tuple(self._open)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send_changes(sink: Sink, look: Look, is_gone: Callable[[], bool]) -> None:
+    loop, sent, quiet_since_s = asyncio.get_running_loop(), 0, asyncio.get_running_loop().time()
+    while True:
+        pace = Pace()
+        event = await _event(look, pace)
+        next_s = loop.time() + min(max(LOOK_S, REST * pace.busy_s), MAX_REST_S)
+        if event and hash(event) != sent:
+            sent, quiet_since_s = hash(event), loop.time()
+            await _send(sink, event)
+        elif loop.time() - quiet_since_s >= QUIET_S:
+            quiet_since_s = loop.time()
+            await _send(sink, b":\n\n")
+        while (left_s := next_s - loop.time()) > 0:
+            await asyncio.sleep(min(left_s, LOOK_S))
+            if is_gone():
+                return
+
+
+async def _event(look: Look, pace: Pace) -> bytes:
+    """One event; ``refused`` when there is nothing to be seen, such as a group that was deleted."""
+    try:
+        seen = await look(pace)
+    except ViewError as error:
+        return b"event: refused\ndata: " + json.dumps({"error": str(error)}).encode() + b"\n\n"
+    return b"" if seen is None else b"data: " + json.dumps(seen, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def _send(sink: Sink, data: bytes) -> None:
+    async with asyncio.timeout(SEND_S):
+        await sink.write(data)
