@@ -89,6 +89,9 @@ ROOMS = {
     "transactions": {"runtime"},
     "replication": {"controller", "filesystem", "log", "log_output", "logs", "metadata", "nodes"},
     "controller": {"clock", "log_output", "metadata", "nodes", "replication"},
+    "inspection": {
+        *("filesystem", "groups", "log", "log_output", "logs", "metadata", "nodes", "replication", "transactions"),
+    },
     "metrics": {
         *("filesystem", "group_coordinator", "groups", "histogram", "logs", "metadata", "runtime", "server"),
         *("transaction_coordinator", "transactions"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
-from client.cli import bench, cluster, completion, consume, demo, groups, produce, topics, transactions
+from client.cli import bench, cluster, completion, consume, demo, groups, inspection, produce, topics, transactions
 from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
 from client.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, add_global_options, bootstrap
@@ -43,7 +43,7 @@ def build_parser() -> CommandParser:
     add_global_options(parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (topics, groups, transactions, cluster, produce, consume, demo, bench, completion):
+    for module in (topics, groups, transactions, cluster, produce, consume, inspection, demo, bench, completion):
         module.add_commands(subparsers)
     return parser
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,9 @@ from coordinator.filesystem.storage import (
     in_doubt,
 )
 from coordinator.histogram import Distribution, Histogram
+
+_LOCKED: Final = frozenset({errno.EAGAIN, errno.EACCES})
+"""What ``flock`` says when others have the lock."""
 
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 16
 
@@ -153,10 +157,9 @@ class FileStorage:
             with _naming(absolute):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            owner = _owner(descriptor)
             os.close(descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                owner = f"process {holder}" if holder else "another process"
+            if error.errno in _LOCKED:
                 raise DataDirectoryLockedError(absolute, owner) from error
             raise
         _write_process_id(descriptor, absolute)
@@ -172,6 +175,106 @@ class FileStorage:
         for path in reversed(missing):
             os.makedirs(path, exist_ok=True)
             _sync_directory(os.path.dirname(path))
+
+
+class ReadOnlyStorage(FileStorage):
+    """The files of a directory for who looks at them only: every method that would change something raises ``EROFS``.
+
+    Nothing is opened for writing, and what is no regular file, such as a pipe, is not opened at all.
+    """
+
+    def open(self, path: str, create: bool = False) -> File:
+        """As ``Storage.open``. Raises ``OSError`` for what is no regular file, and for ``create``."""
+        absolute = self._path(path)
+        if create:
+            raise _read_only(absolute)
+        descriptor = os.open(absolute, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file", absolute)
+        return _RealFile(descriptor, absolute, self.syncs)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory of this name."""
+        return os.path.isdir(self._path(path))
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes. Raises ``OSError``."""
+        return os.stat(self._path(path)).st_size
+
+    def read_file(self, path: str) -> bytes:
+        """As ``Storage.read_file``, of regular files."""
+        file = self.open(path)
+        try:
+            return file.read(0, file.size())
+        finally:
+            file.close()
+
+    def lock(self, path: str) -> Lock:
+        """Takes the lock as one of several that only read: no daemon begins to use the directory until it is released.
+
+        Raises ``DataDirectoryLockedError`` when a daemon uses it, ``FileNotFoundError`` where none ever did.
+        """
+        absolute = self._path(path)
+        descriptor = os.open(absolute, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            with _naming(absolute):
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = _owner(descriptor)
+            os.close(descriptor)
+            if error.errno in _LOCKED:
+                raise DataDirectoryLockedError(absolute, owner) from error
+            raise
+        return _RealLock(descriptor, absolute)
+
+    def make_directory(self, path: str) -> None:
+        """Raises ``OSError``."""
+        raise _read_only(self._path(path))
+
+    def remove(self, path: str) -> None:
+        """Raises ``OSError``."""
+        raise _read_only(self._path(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Raises ``OSError``."""
+        raise _read_only(self._path(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """Raises ``OSError``."""
+        raise _read_only(self._path(source))
+
+    def sync_directory(self, path: str) -> None:
+        """Raises ``OSError``."""
+        raise _read_only(self._path(path))
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Raises ``OSError``."""
+        raise _read_only(self._path(path))
+
+
+def place_of(file: str) -> tuple[str, str, str]:
+    """Where a file lies, links followed: the directory above its own, its own directory's name, and its name.
+
+    For a file of a partition's log these are the data directory, the partition's directory and the file.
+    """
+    above, name = os.path.split(os.path.realpath(file))
+    root, directory = os.path.split(above)
+    return root, directory, name
+
+
+def _read_only(path: str) -> OSError:
+    return OSError(errno.EROFS, "it is looked at only, and not changed", path)
+
+
+def _owner(descriptor: int) -> str:
+    """What holds a lock that is refused; the file says which daemon, and nothing of those that share it to read."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        return f"process {holder}" if holder else "another process"
+    return "a program that reads all of it, such as cohort check"
 
 
 @contextmanager

@@ -324,7 +324,7 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
         if type(kind) is not int:
             raise ValueError(f"the kind of a record is an integer, not {kind!r}")
         return _decode_transactional(kind, fields, value)
-    except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, UnpackException, RecursionError) as error:
         raise _no_record(key, error) from error
 
 
@@ -394,7 +394,7 @@ def _decode_in_steps(key: bytes, value: bytes) -> Generator[None, None, Coordina
         return GroupMetadataRecord(
             intern(group_id), generation, protocol_type, protocol_name, leader, reason, written_wall_ms, tuple(records)
         )
-    except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, UnpackException, RecursionError) as error:
         raise _no_record(key, error) from error
 
 

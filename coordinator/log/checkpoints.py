@@ -103,8 +103,26 @@ def write_cleaner_point(storage: Storage, directory: str, clean_until: int) -> N
     storage.write_file(f"{directory}/{CLEANER_POINT}", encode_integers(_CLEANER_MAGIC, [clean_until]))
 
 
-def _read(storage: Storage, directory: str, name: str, magic: bytes, count: int | None = None) -> list[int]:
-    values = decode_integers(magic, storage.read_file(f"{directory}/{name}"))
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """The checkpoint in ``data``. Raises ``ChecksumError`` when it is not whole."""
+    return Checkpoint(*_numbers(_CHECKPOINT_MAGIC, data, 4))
+
+
+def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
+    """The leader epochs in ``data``, each with its first offset. Raises ``ChecksumError`` when they are not whole."""
+    values = _numbers(_EPOCHS_MAGIC, data)
+    if len(values) % 2:
+        raise ChecksumError(f"it holds {len(values)} numbers, not pairs")
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def decode_cleaner_point(data: bytes) -> int:
+    """The cleaner point in ``data``. Raises ``ChecksumError`` when it is not whole."""
+    return _numbers(_CLEANER_MAGIC, data, 1)[0]
+
+
+def _numbers(magic: bytes, data: bytes, count: int | None = None) -> list[int]:
+    values = decode_integers(magic, data)
     if count is not None and len(values) != count:
         raise ChecksumError(f"it holds {len(values)} numbers instead of {count}")
     return list(values)
@@ -113,7 +131,7 @@ def _read(storage: Storage, directory: str, name: str, magic: bytes, count: int 
 def read_checkpoint(storage: Storage, directory: str) -> Checkpoint:
     """What ``write_checkpoint`` wrote. Raises ``LogDamagedError`` when it is not whole: nothing else tells that."""
     try:
-        return Checkpoint(*_read(storage, directory, CHECKPOINT, _CHECKPOINT_MAGIC, 4))
+        return decode_checkpoint(storage.read_file(f"{directory}/{CHECKPOINT}"))
     except ChecksumError as error:
         raise LogDamagedError(directory, CHECKPOINT, str(error)) from error
 
@@ -121,18 +139,15 @@ def read_checkpoint(storage: Storage, directory: str) -> Checkpoint:
 def read_leader_epochs(storage: Storage, directory: str) -> list[tuple[int, int]]:
     """What ``write_leader_epochs`` wrote. Raises ``LogDamagedError`` when it is not whole: nothing else tells that."""
     try:
-        values = _read(storage, directory, LEADER_EPOCHS, _EPOCHS_MAGIC)
-        if len(values) % 2:
-            raise ChecksumError(f"it holds {len(values)} numbers, not pairs")
+        return decode_leader_epochs(storage.read_file(f"{directory}/{LEADER_EPOCHS}"))
     except ChecksumError as error:
         raise LogDamagedError(directory, LEADER_EPOCHS, str(error)) from error
-    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def read_cleaner_point(storage: Storage, directory: str) -> int:
     """What ``write_cleaner_point`` wrote; 0, with a line in the daemon's log, when it is not whole."""
     try:
-        return _read(storage, directory, CLEANER_POINT, _CLEANER_MAGIC, 1)[0]
+        return decode_cleaner_point(storage.read_file(f"{directory}/{CLEANER_POINT}"))
     except ChecksumError as error:
         log.warning("cleaner_point_ignored", directory=directory, reason=str(error))
         return 0

@@ -83,19 +83,23 @@ def write_clean_end(storage: Storage, directory: str, end: SegmentEnd, index: Sp
         file.close()
 
 
+def decode_clean_end(data: bytes, interval_bytes: int) -> CleanEnd:
+    """What ``write_clean_end`` wrote. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
+    older = data[:4] == _OLDER_MAGIC
+    numbers = decode_integers(_OLDER_MAGIC if older else _MAGIC, data)
+    if not numbers or not 0 <= numbers[0] < len(numbers):
+        raise ChecksumError(f"it holds {len(numbers)} numbers")
+    count = numbers[0]
+    entries = numbers[1 : 1 + count]
+    end, index = index_from(with_none_aborted(entries) if older else entries, interval_bytes)
+    producers = snapshot_from(numbers[1 + count :], WITHOUT_TRANSACTIONS if older else CURRENT)
+    return CleanEnd(end, index, producers)
+
+
 def read_clean_end(storage: Storage, directory: str, interval_bytes: int) -> CleanEnd | None:
     """What the file says; None, with a line in the daemon's log, when it is not whole."""
     try:
-        data = storage.read_file(f"{directory}/{CLEAN_END}")
-        older = data[:4] == _OLDER_MAGIC
-        numbers = decode_integers(_OLDER_MAGIC if older else _MAGIC, data)
-        if not numbers or not 0 <= numbers[0] < len(numbers):
-            raise ChecksumError(f"it holds {len(numbers)} numbers")
-        count = numbers[0]
-        entries = numbers[1 : 1 + count]
-        end, index = index_from(with_none_aborted(entries) if older else entries, interval_bytes)
-        producers = snapshot_from(numbers[1 + count :], WITHOUT_TRANSACTIONS if older else CURRENT)
-        return CleanEnd(end, index, producers)
+        return decode_clean_end(storage.read_file(f"{directory}/{CLEAN_END}"), interval_bytes)
     except ChecksumError as error:
         log.info("clean_end_ignored", directory=directory, reason=str(error))
         return None

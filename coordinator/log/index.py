@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,6 +73,10 @@ class SparseIndex:
         self._offsets.append(base_offset)
         self._positions.append(position)
         self._timestamps.append(earlier_max_timestamp)
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """Of each entry the base offset of a batch, its position, and the largest timestamp of all batches before it."""
+        return zip(self._offsets, self._positions, self._timestamps, strict=True)
 
     @property
     def size(self) -> int:

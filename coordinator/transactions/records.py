@@ -183,7 +183,7 @@ def decode_record(key: bytes, value: bytes | None) -> TransactionRecord | None:
         if type(kind) is not int:
             raise ValueError(f"the kind of a record is an integer, not {kind!r}")
         return None
-    except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, UnpackException, RecursionError) as error:
         raise ProtocolError(
             f"key {key[:60]!r} is no record of transactions: {type(error).__name__}: {error}"
         ) from error

@@ -157,6 +157,7 @@ def test_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
     ("key", "value"),
     [
         (b"", b""),
+        (b"\x80", b""),
         (b"\xc1", b""),
         (msgpack.packb([]), b""),
         (msgpack.packb(5), b""),

@@ -108,6 +108,7 @@ def test_a_kind_of_a_later_version_is_passed_over() -> None:
     ("key", "value"),
     [
         (b"", b""),
+        (b"\x80", b""),
         (b"\xc1", b""),
         (packb(["x", "t"]), packb([0])),
         (packb([1, "t"]), packb([0, 7])),

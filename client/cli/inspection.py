@@ -1,0 +1,91 @@
+"""``cohort log dump`` and ``cohort check``: their arguments. The daemon's package does the work, as a program of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from client.cli.failure import CommandError
+from client.cli.options import Subparsers, add_command, positive, whole
+from client.cli.output import Output
+from client.cli.processes import child_environment
+
+_DUMP: Final = """\
+Prints what files of a partition's log say: a segment (.log) batch by batch, an index (.index), a snapshot of producers
+(.producers), checkpoint, leader-epochs, cleaner-point and clean-end. In the logs of groups and transactions
+(__consumer_offsets-N, __transaction_state-N) each record is told in words. Every checksum is compared; what is damaged is
+named, and the rest is shown. It only reads: a daemon may go on using the file.
+
+Exit status 1 if something in a file is damaged, or is no file of a log."""
+_DUMP_EXAMPLES: Final = """\
+  cohort log dump cohort-data/lines-0/00000000000000000000.log
+  cohort log dump cohort-data/lines-0/00000000000000000000.log --values --from 1200 --until 1210
+  cohort log dump cohort-data/__consumer_offsets-7/00000000000000000000.log
+  cohort log dump cohort-data/lines-0/checkpoint cohort-data/lines-0/leader-epochs --json"""
+_LOG_EXAMPLES: Final = """\
+  cohort log dump cohort-data/lines-0/00000000000000000000.log --values"""
+
+
+def add_commands(subparsers: Subparsers[Any]) -> None:
+    """Adds ``log``."""
+    group = add_command(subparsers, "log", "look into files of a data directory", examples=_LOG_EXAMPLES)
+    commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser = add_command(commands, "dump", "print what files of a log say", description=_DUMP, examples=_DUMP_EXAMPLES)
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a file in a partition's directory, or a copy of one")
+    parser.add_argument(
+        "--from", dest="first", metavar="OFFSET", type=whole, help="leave out what is before this offset"
+    )
+    parser.add_argument("--until", metavar="OFFSET", type=whole, help="stop before this offset")
+    parser.add_argument("--max-batches", metavar="N", type=positive, help="stop after so many batches of a segment")
+    parser.add_argument("--values", action="store_true", help="show the records, with key, value and headers")
+    parser.add_argument(
+        "--value-bytes", metavar="N", type=whole, help="show so many bytes of a key or value (default: 100; 0: all)"
+    )
+    parser.add_argument(
+        "--contents",
+        choices=("records", "groups", "transactions"),
+        help="what the records of a segment are (default: what its directory is called)",
+    )
+    parser.set_defaults(handler=dump)
+
+
+async def dump(options: argparse.Namespace, output: Output) -> int:
+    """Prints the files; returns 1 when something in them is damaged."""
+    words = []
+    for name in ("first", "until", "max_batches", "value_bytes", "contents"):
+        value = getattr(options, name)
+        if value is not None:
+            words.append(f"--{'from' if name == 'first' else name.replace('_', '-')}={value}")
+    words += ["--values"] if options.values else []
+    return await _inspect("dump", words, options.files, output)
+
+
+async def _inspect(command: str, words: Sequence[str], paths: Sequence[str], output: Output) -> int:
+    """Runs the inspection with this terminal; ends it when this command ends. Returns its exit status."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",  # a module of the directory we run in is not meant
+        *("-m", "coordinator.inspection", command),
+        *(["--json"] if output.as_json else []),
+        *words,
+        "--",
+        *paths,
+        stdin=asyncio.subprocess.DEVNULL,
+        env=child_environment(),
+    )
+    try:
+        status = await process.wait()
+    except asyncio.CancelledError:
+        if process.returncode is None:
+            process.kill()  # it only reads
+        await process.wait()
+        raise
+    if status == -signal.SIGPIPE:
+        return 0  # the reader of the lines has enough (``| head``)
+    if status not in (0, 1):
+        raise CommandError(f"the inspection ended with status {status}")
+    return status
