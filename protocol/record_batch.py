@@ -13,7 +13,7 @@ All integers are little-endian::
     30  reserved         uint16
     32  producer id      int64    -1 without idempotence
     40  producer epoch   int16
-    42  reserved         uint16
+    42  kept epoch       uint16   one more than the epoch that its producer goes on under, see below; 0 for most
     44  base sequence    int32    -1 without idempotence
     48  base timestamp   int64    smallest record timestamp in ms; the delete horizon if that attribute is set
     56  max timestamp    int64    largest record timestamp in ms
@@ -33,6 +33,10 @@ A batch of a Kafka client is stored as it came, as the body of a batch with the 
 header repeats what Kafka's says of the records, and counts where both say something: offsets, times and producer. The body
 has a compression of its own, so the bits for it are 0, and the body length is that of Kafka's batch, behind which the
 padding follows. ``decode_columns`` makes columns of it, for all who look inside.
+
+A Kafka producer from before KIP-890 keeps one epoch from transaction to transaction, and numbers its records on. The header
+of its batches has the id and epoch of the transaction, which are used once, and beside them the kept epoch: the one that the
+producer knows. Leaders write it, clients may not.
 """
 
 from __future__ import annotations
@@ -136,6 +140,8 @@ class BatchHeader:
     last_offset_delta: int
     body_length: int
     durable_gap: int
+    kept_epoch: int = -1
+    """The epoch that a Kafka producer from before KIP-890 knows; -1 of all others."""
 
     @property
     def last_offset(self) -> int:
@@ -175,7 +181,8 @@ class BatchHeader:
         packed = bytearray(HEADER_BYTES)
         _HEADER.pack_into(
             packed, 0, MAGIC, 0, self.length, self.body_crc, self.base_offset, self.leader_epoch, self.attributes, 0,
-            self.producer_id, self.producer_epoch, 0, self.base_sequence, self.base_timestamp, self.max_timestamp,
+            self.producer_id, self.producer_epoch, self.kept_epoch + 1, self.base_sequence, self.base_timestamp,
+            self.max_timestamp,
             self.record_count, self.last_offset_delta, self.body_length,
             self.durable_gap if self.durable_gap < UNKNOWN_GAP else UNKNOWN_GAP,
         )  # fmt: skip
@@ -191,7 +198,7 @@ def read_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
     if len(buffer) - position < HEADER_BYTES:
         raise ProtocolError(f"a batch header has {HEADER_BYTES} bytes, {len(buffer) - position} are left")
     (
-        magic, crc, length, body_crc, base_offset, leader_epoch, attributes, _, producer_id, producer_epoch, _,
+        magic, crc, length, body_crc, base_offset, leader_epoch, attributes, _, producer_id, producer_epoch, kept,
         base_sequence, base_timestamp, max_timestamp, count, last_delta, body_length, gap,
     ) = _HEADER.unpack_from(buffer, position)  # fmt: skip
     if magic != MAGIC:
@@ -204,7 +211,7 @@ def read_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
         raise ProtocolError(f"a batch of {count} records cannot span {last_delta + 1} offsets from {base_offset}")
     return BatchHeader(
         length, body_crc, base_offset, leader_epoch, attributes, producer_id, producer_epoch, base_sequence,
-        base_timestamp, max_timestamp, count, last_delta, body_length, gap,
+        base_timestamp, max_timestamp, count, last_delta, body_length, gap, kept - 1,
     )  # fmt: skip
 
 

@@ -40,7 +40,14 @@ from typing import Final
 from coordinator.filesystem.storage import File, Storage
 from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.index import SegmentEnd, SparseIndex, index_from, with_none_aborted
-from coordinator.log.producer_snapshots import CURRENT, WITHOUT_TRANSACTIONS, snapshot_from, snapshot_integers
+from coordinator.log.producer_snapshots import (
+    WITH_KEPT_EPOCHS,
+    WITHOUT_KEPT_EPOCHS,
+    WITHOUT_TRANSACTIONS,
+    format_of,
+    snapshot_from,
+    snapshot_integers,
+)
 from coordinator.log.producers import ProducerState, Snapshot
 from coordinator.log.segment import Segment
 from coordinator.log_output import get_logger
@@ -50,7 +57,8 @@ from protocol.record_batch import HEADER_BYTES, read_header
 log = get_logger()
 
 CLEAN_END: Final = "clean-end"
-_MAGIC: Final = b"CHN2"
+_MAGICS: Final = {WITH_KEPT_EPOCHS: b"CHN3", WITHOUT_KEPT_EPOCHS: b"CHN2"}
+"""By the format of its producers."""
 _OLDER_MAGIC: Final = b"CHN1"
 """As it was before transactions were noted: those that are open, and those that were aborted."""
 
@@ -78,7 +86,7 @@ def write_clean_end(storage: Storage, directory: str, end: SegmentEnd, index: Sp
         storage.remove(path)
     file = storage.open(path, create=True)
     try:
-        file.append([encode_integers(_MAGIC, numbers)])
+        file.append([encode_integers(_MAGICS[format_of(producers)], numbers)])
     finally:
         file.close()
 
@@ -86,13 +94,14 @@ def write_clean_end(storage: Storage, directory: str, end: SegmentEnd, index: Sp
 def decode_clean_end(data: bytes, interval_bytes: int) -> CleanEnd:
     """What ``write_clean_end`` wrote. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
     older = data[:4] == _OLDER_MAGIC
-    numbers = decode_integers(_OLDER_MAGIC if older else _MAGIC, data)
+    form = WITH_KEPT_EPOCHS if data[:4] == _MAGICS[WITH_KEPT_EPOCHS] else WITHOUT_KEPT_EPOCHS
+    numbers = decode_integers(_OLDER_MAGIC if older else _MAGICS[form], data)
     if not numbers or not 0 <= numbers[0] < len(numbers):
         raise ChecksumError(f"it holds {len(numbers)} numbers")
     count = numbers[0]
     entries = numbers[1 : 1 + count]
     end, index = index_from(with_none_aborted(entries) if older else entries, interval_bytes)
-    producers = snapshot_from(numbers[1 + count :], WITHOUT_TRANSACTIONS if older else CURRENT)
+    producers = snapshot_from(numbers[1 + count :], WITHOUT_TRANSACTIONS if older else form)
     return CleanEnd(end, index, producers)
 
 

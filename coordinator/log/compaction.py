@@ -439,7 +439,7 @@ def _thinned(base_offset: int, records: list[Record]) -> tuple[ColumnFlags, byte
 def _without_producer(header: BatchHeader) -> BatchHeader:
     """The same batch without a producer, its sequence and its transaction."""
     attributes = header.attributes & ~_TRANSACTIONAL
-    return replace(header, attributes=attributes, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    return replace(header, attributes=attributes, producer_id=-1, producer_epoch=-1, base_sequence=-1, kept_epoch=-1)
 
 
 def _with_horizon(header: BatchHeader, horizon: int) -> BatchHeader:

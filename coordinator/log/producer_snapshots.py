@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from coordinator.filesystem.storage import Storage
 from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.errors import LogDamagedError
-from coordinator.log.producers import Producers, ProducerState, Snapshot, WrittenBatch
+from coordinator.log.producers import BEFORE_RESTART, Producers, ProducerState, Snapshot, WrittenBatch
 from coordinator.log.scan import Note, ends_in, walk
 from coordinator.log.segment import PRODUCERS_SUFFIX, Segment, base_offset_of, file_name
 from coordinator.log.transactions import OpenTransaction
@@ -26,8 +26,6 @@ from protocol.record_batch import BatchHeader
 
 log = get_logger()
 
-_MAGIC: Final = b"CHP3"
-
 
 class Format(NamedTuple):
     """How many numbers a snapshot has of a producer, and of each of its batches."""
@@ -36,10 +34,17 @@ class Format(NamedTuple):
     batch: int
 
 
-CURRENT: Final = Format(5, 5)
+WITH_KEPT_EPOCHS: Final = Format(6, 5)
+WITHOUT_KEPT_EPOCHS: Final = Format(5, 5)
 WITHOUT_TRANSACTIONS: Final = Format(3, 5)
-_OLDER: Final = {b"CHP2": WITHOUT_TRANSACTIONS, b"CHP1": Format(3, 4)}
-"""Before open transactions were noted, and before ``append_time_ms`` was."""
+_MAGICS: Final = {WITH_KEPT_EPOCHS: b"CHP4", WITHOUT_KEPT_EPOCHS: b"CHP3"}
+"""Kept epochs are written where there are some: an earlier version reads all other snapshots."""
+_FORMATS: Final = {
+    **{magic: form for form, magic in _MAGICS.items()},
+    b"CHP2": WITHOUT_TRANSACTIONS,
+    b"CHP1": Format(3, 4),
+}
+"""The last two are from before open transactions were noted, and before ``append_time_ms`` was."""
 _HEAD_BYTES: Final = 8
 """What stands before the numbers in a file."""
 _NONE: Final = -1
@@ -48,21 +53,30 @@ _NONE: Final = -1
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The bytes of a snapshot's file."""
-    return encode_integers(_MAGIC, snapshot_integers(snapshot))
+    return encode_integers(_MAGICS[format_of(snapshot)], snapshot_integers(snapshot))
+
+
+def format_of(snapshot: Snapshot) -> Format:
+    """In which format ``snapshot_integers`` gives it."""
+    some = any(state.kept_epoch >= 0 for _, state in snapshot)
+    return WITH_KEPT_EPOCHS if some else WITHOUT_KEPT_EPOCHS
 
 
 def snapshot_integers(snapshot: Snapshot) -> list[int]:
     """For each producer its id, its epoch, how many batches, first offset and start of its open transaction (-1 without
-    one), and the five numbers of each batch.
+    one), its kept epoch (-1 without one) if any of them has one, and the five numbers of each batch.
 
     In the order of their last batches, as a scan of the log finds them: one whose last append was refused and taken back
     may stand elsewhere in memory.
     """
     numbers: list[int] = []
+    with_kept_epochs = format_of(snapshot) is WITH_KEPT_EPOCHS
     for producer_id, state in sorted(snapshot, key=lambda entry: entry[1].batches[-1].base_offset):
         transaction = state.transaction
         opened = (_NONE, _NONE) if transaction is None else (transaction.first_offset, transaction.started_ms)
         numbers += (producer_id, state.epoch, len(state.batches), *opened)
+        if with_kept_epochs:
+            numbers.append(state.kept_epoch)
         for batch in state.batches:
             numbers += batch
     return numbers
@@ -72,8 +86,12 @@ def encode_first(states: Iterable[tuple[int, ProducerState]], max_bytes: int) ->
     """As ``encode_snapshot``, of as many producers as fit in ``max_bytes``, from the first on."""
     room = (max_bytes - _HEAD_BYTES) // 8
     fit: list[tuple[int, ProducerState]] = []
+    form = WITHOUT_KEPT_EPOCHS
     for producer_id, state in states:
-        room -= CURRENT.producer + CURRENT.batch * len(state.batches)
+        if state.kept_epoch >= 0 and form is WITHOUT_KEPT_EPOCHS:
+            form = WITH_KEPT_EPOCHS
+            room -= len(fit)
+        room -= form.producer + form.batch * len(state.batches)
         if room < 0:
             break
         fit.append((producer_id, state))
@@ -83,12 +101,11 @@ def encode_first(states: Iterable[tuple[int, ProducerState]], max_bytes: int) ->
 def decode_snapshot(data: bytes) -> list[tuple[int, ProducerState]]:
     """The snapshot in ``data``. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
     magic = data[:4]
-    if (older := _OLDER.get(magic)) is not None:
-        return snapshot_from(decode_integers(magic, data), older)
-    return snapshot_from(decode_integers(_MAGIC, data))
+    form = _FORMATS.get(magic, WITHOUT_KEPT_EPOCHS)
+    return snapshot_from(decode_integers(magic if magic in _FORMATS else _MAGICS[form], data), form)
 
 
-def snapshot_from(numbers: array[int], form: Format = CURRENT) -> list[tuple[int, ProducerState]]:
+def snapshot_from(numbers: array[int], form: Format = WITHOUT_KEPT_EPOCHS) -> list[tuple[int, ProducerState]]:
     """What ``snapshot_integers`` gave. Raises ``ChecksumError`` when it ends early."""
     snapshot: list[tuple[int, ProducerState]] = []
     position, width = 0, form.batch
@@ -103,8 +120,9 @@ def snapshot_from(numbers: array[int], form: Format = CURRENT) -> list[tuple[int
             position = end
             transaction = None
             if opened and opened[0] != _NONE:
-                transaction = OpenTransaction(producer_id, epoch, *opened)
-            snapshot.append((producer_id, ProducerState(epoch, batches, transaction=transaction)))
+                transaction = OpenTransaction(producer_id, epoch, *opened[:2])
+            kept_epoch = opened[2] if len(opened) > 2 else -1
+            snapshot.append((producer_id, ProducerState(epoch, batches, BEFORE_RESTART, transaction, kept_epoch)))
     except (TypeError, ValueError) as error:
         raise ChecksumError(f"it ends within a producer: {error}") from error
     return snapshot

@@ -12,6 +12,10 @@ the duplicate of an older one with OUT_OF_ORDER_SEQUENCE_NUMBER).
 A transactional producer is remembered from the first batch of its transaction to the end marker, and never forgotten in
 between. Sequences begin at 0 in each transaction and partition. Which epochs may begin one is for the transaction
 coordinator to say, who is asked before the first batch.
+
+A Kafka producer from before KIP-890 keeps its epoch and numbers on from transaction to transaction (``kept_epoch`` of the
+batch header). It is remembered past the end marker as an idempotent producer is, so that the first batch of its next
+transaction has to follow the last one here. One that is not known here may begin with any sequence, as in Kafka (KIP-360).
 """
 
 from __future__ import annotations
@@ -64,13 +68,15 @@ class WrittenBatch(NamedTuple):
 class ProducerState(NamedTuple):
     """What is remembered of one producer; ``batches`` are of ``epoch``, oldest first. Never changed, only replaced.
 
-    ``last_heard_ms`` is wall time. ``transaction`` is the one that it has open: all its batches are of that.
+    ``last_heard_ms`` is wall time. ``transaction`` is the one that it has open: all its batches are of that, unless there
+    is a ``kept_epoch``: then they are of all transactions under this one.
     """
 
     epoch: int
     batches: tuple[WrittenBatch, ...]
     last_heard_ms: int = BEFORE_RESTART
     transaction: OpenTransaction | None = None
+    kept_epoch: int = -1
 
 
 Snapshot = Sequence[tuple[int, ProducerState]]
@@ -187,7 +193,7 @@ class Producers:
         if known is None and (known := self._open.get(header.producer_id)) is not None:
             _check_open(header, known.epoch)
         if known is None:
-            if first == 0:
+            if first == 0 or header.kept_epoch >= 0:
                 return None
             raise UnknownProducerIdError(
                 f"{who} is not known here, and its batch begins with sequence {first}: begin a new epoch with 0",
@@ -197,7 +203,8 @@ class Producers:
                 f"{who} has epoch {known.epoch} here, the batch has {header.producer_epoch}: a later instance of this "
                 "producer has taken over",
             )
-        if header.producer_epoch > known.epoch or (transactional and known.transaction is None):
+        numbers_on = header.producer_epoch > known.epoch and _numbers_on(header, known)
+        if not numbers_on and (header.producer_epoch > known.epoch or (transactional and known.transaction is None)):
             if first == 0:
                 return None
             raise OutOfOrderSequenceError(
@@ -229,11 +236,14 @@ class Producers:
             before, transaction = known.batches, known.transaction
         elif known is not None and known.transaction is not None:  # in a log that has lost the end marker
             self.transactions.end(known.transaction, base_offset)
+        numbers_on = known is not None and _numbers_on(header, known)
+        if numbers_on and known is not None:
+            before = known.batches
         if transaction is None and header.attributes & _TRANSACTIONAL:
             started_ms = header.base_timestamp if now_ms == BEFORE_RESTART else now_ms
             transaction = OpenTransaction(producer_id, epoch, base_offset, started_ms)
             self.transactions.note(transaction)
-            before = ()
+            before = before if numbers_on else ()
         batch = WrittenBatch(
             header.base_sequence,
             sequence_after(header.base_sequence, header.last_offset_delta),  # compaction may have taken records out
@@ -241,14 +251,15 @@ class Producers:
             base_offset + header.last_offset_delta + 1,
             header.append_time_ms,
         )
-        state = ProducerState(epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms, transaction)
+        batches = (*before[1 - REMEMBERED_BATCHES :], batch)
+        state = ProducerState(epoch, batches, now_ms, transaction, header.kept_epoch)
         self._remember(producer_id, state)
         if (above := len(self._states) - MAX_PRODUCERS) > 0:
             # Some more at once: each look for the first of a dictionary passes over all that were taken out before it.
             self.forget(above + MAX_PRODUCERS // 100)
 
     def end(self, producer_id: int, epoch: int, offset: int) -> bool:
-        """Notes an end marker that is being appended at ``offset``: the producer is remembered no longer.
+        """Notes an end marker that is being appended at ``offset``. Unless it numbers on, the producer is not remembered.
 
         Returns False, and does nothing, when no transaction of that producer and epoch is open.
         """
@@ -258,6 +269,8 @@ class Producers:
         del self._open[producer_id]
         self.unsettled.append((offset, producer_id, known))
         self.transactions.end(known.transaction, offset)
+        if known.kept_epoch >= 0:
+            self._states[producer_id] = known._replace(transaction=None)
         return True
 
     def _take(self, producer_id: int) -> ProducerState | None:
@@ -314,6 +327,11 @@ class Producers:
         for producer_id in gone:
             del self._states[producer_id]
         return len(gone)
+
+
+def _numbers_on(header: BatchHeader, known: ProducerState) -> bool:
+    """Whether a producer keeps its epoch from the transaction before to that of a batch."""
+    return header.kept_epoch >= 0 and header.kept_epoch == known.kept_epoch
 
 
 def _check_open(header: BatchHeader, epoch: int) -> None:

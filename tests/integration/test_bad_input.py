@@ -295,6 +295,7 @@ BAD_BATCHES: dict[str, tuple[bytes, ErrorCode]] = {
     "no records at all": (tampered(record_count=0, last_offset_delta=0), ErrorCode.INVALID_RECORD),
     "a span wider than its records": (tampered(last_offset_delta=50), ErrorCode.INVALID_RECORD),
     "a control batch": (tampered(attributes=1 << 5), ErrorCode.INVALID_RECORD),
+    "a kept epoch, which is the leader's to say": (tampered(kept_epoch=3), ErrorCode.INVALID_RECORD),
     "an unknown compression": (tampered(attributes=3), ErrorCode.CORRUPT_MESSAGE),
     "a batch above the limit": (
         encode_batch([b"x" * 200_000], timestamps_ms=[1]),

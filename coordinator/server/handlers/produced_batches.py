@@ -167,6 +167,8 @@ def _check_header(topic: str, config: LogConfig, header: BatchHeader, allowed: i
         if header.attributes & ~allowed == _TRANSACTIONAL:
             bits = "a transactional batch needs the request's transactional id"
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {bits}")
+    if header.kept_epoch >= 0:
+        raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: the kept epoch is not a producer's to set")
     if config.compact and header.attributes & _KEY_BITS != _EVERY_KEY:
         which = "some" if header.attributes & _EVERY_KEY else "all"
         have = "the record has" if header.record_count == 1 else f"{which} of the {header.record_count} records have"

@@ -177,6 +177,71 @@ def test_a_snapshot_has_producers_in_the_order_of_their_last_batches_after_a_ref
     assert [producer_id for producer_id, _ in decode_snapshot(encode_snapshot(list(log.producers)))] == [7, 8]
 
 
+def kept(first: int, count: int = 1, *, epoch: int, kept_epoch: int = 0) -> BatchHeader:
+    """A batch of a producer that keeps its epoch, in the transaction ``epoch``."""
+    header = batch(first, count, epoch=epoch)
+    return changed(header, attributes=header.attributes | Attributes.TRANSACTIONAL, kept_epoch=kept_epoch)
+
+
+def test_who_keeps_an_epoch_numbers_on_in_the_next_transaction() -> None:
+    log = Log()
+    assert log.take(kept(0, 3, epoch=0)) == 0
+    assert log.producers.end(7, 0, 3)
+    log.end = 4
+    assert log.refusal(kept(4, epoch=1)) is OutOfOrderSequenceError
+    assert log.refusal(kept(0, 2, epoch=1)) is OutOfOrderSequenceError
+    assert log.take(kept(0, 3, epoch=1)) == 0, "a batch of the transaction before comes once more"
+    assert log.producers.transaction_of(7) is None
+    assert log.take(kept(3, 2, epoch=1)) == 4
+    assert log.take(kept(5, epoch=1)) == 6
+    opened = log.producers.transaction_of(7)
+    assert opened is not None
+    assert (opened.epoch, opened.first_offset) == (1, 4)
+
+
+def test_who_gets_another_epoch_to_keep_begins_with_zero() -> None:
+    log = Log()
+    assert log.take(kept(0, 3, epoch=0)) == 0
+    assert log.producers.end(7, 0, 3)
+    assert log.refusal(kept(3, epoch=1, kept_epoch=1)) is OutOfOrderSequenceError
+    assert log.take(kept(0, epoch=1, kept_epoch=1)) == 3
+    assert log.producers.end(7, 1, 4)
+    assert log.refusal(batch(1, epoch=2)) is OutOfOrderSequenceError, "it keeps no epoch any more"
+
+
+def test_who_keeps_an_epoch_and_is_not_known_may_begin_anywhere() -> None:
+    assert Log().take(kept(40, epoch=9)) == 0
+    assert Log().refusal(batch(40, epoch=9)) is UnknownProducerIdError
+
+
+def test_an_end_marker_that_was_not_written_is_taken_back_of_who_keeps_an_epoch() -> None:
+    log = Log()
+    log.take(kept(0, 2, epoch=0))
+    log.producers.settle(2)
+    before = list(log.producers)
+    assert log.producers.end(7, 0, 2)
+    log.producers.undo()
+    assert list(log.producers) == before
+
+
+def test_snapshots_have_kept_epochs_where_there_are_some() -> None:
+    log = Log()
+    log.take(batch(0, producer_id=8))
+    assert encode_snapshot(list(log.producers))[:4] == b"CHP3", "which earlier versions read"
+    log.take(kept(0, epoch=5, kept_epoch=3))
+    log.take(changed(kept(0, epoch=6, kept_epoch=4), producer_id=9))
+    assert log.producers.end(9, 6, 3)
+    written = encode_snapshot(list(log.producers))
+    assert written[:4] == b"CHP4"
+    assert {
+        producer_id: (state.kept_epoch, state.transaction is None) for producer_id, state in decode_snapshot(written)
+    } == {
+        7: (3, False),
+        8: (-1, True),
+        9: (4, True),
+    }
+
+
 def test_a_damaged_snapshot_is_found_out() -> None:
     log = Log()
     log.take(batch(0))

@@ -27,7 +27,7 @@ from coordinator.log.producers import Producers
 from coordinator.log.segment import INDEX_SUFFIX
 from coordinator.log.transactions import OpenTransactions
 from protocol.kafka import conversion
-from protocol.record_batch import Attributes
+from protocol.record_batch import Attributes, BatchHeader
 from tests.simulation.log.history import LogHistory
 
 SEEDS: Final = 300
@@ -69,6 +69,31 @@ def _without_transactions(original: Any) -> Any:
         return original([(producer_id, state._replace(transaction=None)) for producer_id, state in snapshot])
 
     return snapshot_integers
+
+
+def _without_kept_epochs(original: Any) -> Any:
+    def encode_snapshot(snapshot: Any) -> Any:
+        return original([(producer_id, state._replace(kept_epoch=-1)) for producer_id, state in snapshot])
+
+    return encode_snapshot
+
+
+def _forget_at_the_end(original: Any) -> Any:
+    def end(producers: Producers, producer_id: int, epoch: int, offset: int) -> Any:
+        ended = original(producers, producer_id, epoch, offset)
+        if ended:
+            producers._states.pop(producer_id, None)
+        return ended
+
+    return end
+
+
+def _any_sequence(original: Any) -> Any:
+    def find(producers: Producers, header: BatchHeader) -> Any:
+        at_rest = header.producer_id in producers._states
+        return None if header.kept_epoch >= 0 and at_rest else original(producers, header)
+
+    return find
 
 
 def _keep_unsettled(original: Any) -> Any:
@@ -213,6 +238,21 @@ ABLATIONS: Final[dict[str, Ablation]] = {
         "clean ends have the open transactions",
         clean_end, "snapshot_integers", _without_transactions,
         ("recovered_logs_know_the_same_transactions",),
+    ),
+    "who_numbers_on_is_remembered": Ablation(
+        "a producer that keeps its epoch is remembered past its end marker",
+        Producers, "end", _forget_at_the_end,
+        ("who_keeps_an_epoch_numbers_on",),
+    ),
+    "snapshots_have_kept_epochs": Ablation(
+        "snapshots have the epochs that producers keep",
+        producer_snapshots, "encode_snapshot", _without_kept_epochs,
+        ("who_keeps_an_epoch_numbers_on",),
+    ),
+    "the_next_transaction_follows_the_last_one": Ablation(
+        "the first batch of a transaction follows the last one of a producer that keeps its epoch",
+        Producers, "find", _any_sequence,
+        ("who_keeps_an_epoch_numbers_on",),
     ),
     "undo_of_openings_and_ends": Ablation(
         "a refused write takes back openings and ends",

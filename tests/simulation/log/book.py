@@ -23,6 +23,8 @@ class Entry:
     ends: tuple[TransactionEnd, ...] = ()
     leader_epoch: int = -1
     """Of the leader that took it."""
+    kept_epoch: int = -1
+    """Of a producer that numbers on from transaction to transaction."""
 
     @property
     def next_offset(self) -> int:
@@ -104,12 +106,28 @@ class Book:
             if below is None or entry.offset < below
         }
 
-    def next_sequence(self, producer_id: int, epoch: int) -> int:
-        """The sequence of the producer's next record in its epoch."""
+    def next_sequence(self, producer_id: int, epoch: int, kept_epoch: int = -1) -> int:
+        """The sequence of the producer's next record in its epoch, or in the one that it keeps."""
+        numbered_by = (producer_id, kept_epoch) if kept_epoch >= 0 else (producer_id, epoch)
         for entry in reversed(self.entries):
-            if (entry.producer_id, entry.epoch) == (producer_id, epoch):
+            if (entry.producer_id, entry.epoch if kept_epoch < 0 else entry.kept_epoch) == numbered_by:
                 return entry.sequence + len(entry.values)
         return 0
+
+    def numbered_on(self, producer_id: int) -> tuple[int, list[tuple[int, int]]]:
+        """The epoch that a producer kept last; first sequence and base offset of all batches under it."""
+        kept_epoch = next((each.kept_epoch for each in reversed(self.entries) if each.producer_id == producer_id), -1)
+        numbers = [
+            (entry.sequence, entry.offset)
+            for entry in self.entries
+            if (entry.producer_id, entry.kept_epoch) == (producer_id, kept_epoch)
+        ]
+        return kept_epoch, numbers
+
+    def in_transaction(self, producer_id: int) -> int:
+        """How many batches the open transaction of a producer has."""
+        epochs = [epoch for opened, epoch, _ in self.open() if opened == producer_id]
+        return sum(entry.producer_id == producer_id and entry.epoch in epochs for entry in self.entries)
 
     def remembered(self) -> dict[int, list[tuple[int, int]]]:
         """First sequence and base offset of the last batches of each producer with an open transaction."""

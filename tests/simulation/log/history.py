@@ -30,6 +30,7 @@ from coordinator.log.errors import (
     ProducerStateError,
 )
 from coordinator.log.following import replicated_batches
+from coordinator.log.producers import REMEMBERED_BATCHES
 from coordinator.server.handlers.produced_batches import ALLOWED_IN_TRANSACTIONS
 from protocol.control_batch import TransactionEnd, encode_control_batch
 from protocol.kafka.batch import HEADER_BYTES as KAFKA_HEADER_BYTES
@@ -56,6 +57,8 @@ from tests.simulation.loop import Process, SimLoop
 DIRECTORY: Final = "t-0"
 TRANSACTIONAL: Final = (1, 2, 3, 4)
 """Ids of transactional producers."""
+KEEPING: Final = (5, 6)
+"""Of those that keep an epoch from transaction to transaction, and number on."""
 PLAIN: Final = 9
 """An idempotent producer without transactions."""
 STEPS: Final = 200
@@ -93,7 +96,8 @@ class LogHistory:
         self._processes: list[Process] = []
         self._left = steps
         self._serial = 0
-        self._epochs = dict.fromkeys(TRANSACTIONAL, 0)
+        self._epochs = dict.fromkeys((*TRANSACTIONAL, *KEEPING), 0)
+        self._kept_epochs = dict.fromkeys(KEEPING, 0)
         self._verdicts: dict[tuple[int, int], bool] = {}
         """What the coordinator has decided: for good, whatever becomes of the markers."""
         self._plain_epoch = 0
@@ -233,7 +237,9 @@ class LogHistory:
             codec = self._writers.choice(CODECS) if packed else "none"
             numbers = producer_id, epoch, sequence
             batch = written(records, codec=codec, producer=numbers, transactional=transactional)
-            return Run()(batch, self._config, allowed=ALLOWED_IN_TRANSACTIONS)
+            content, header = Run()(batch, self._config, allowed=ALLOWED_IN_TRANSACTIONS)
+            header = replace(header, kept_epoch=self._kept_epochs.get(producer_id, -1))
+            return header.pack() + content[HEADER_BYTES:], header
         content = encode_batch(
             values,
             [key_of(value) for value in values],
@@ -246,11 +252,13 @@ class LogHistory:
         header = read_header(content)
         if transactional:
             header = replace(header, attributes=header.attributes | Attributes.TRANSACTIONAL)
+        header = replace(header, kept_epoch=self._kept_epochs.get(producer_id, -1))
         return header.pack() + content[HEADER_BYTES:], header
 
     def _append(self, log: PartitionLog, producer_id: int, epoch: int, transactional: bool, batches: int = 1) -> None:
         self.book.cut(log.end_offset)
-        sequence = self.book.next_sequence(producer_id, epoch) if producer_id >= 0 else -1
+        kept_epoch = self._kept_epochs.get(producer_id, -1)
+        sequence = self.book.next_sequence(producer_id, epoch, kept_epoch) if producer_id >= 0 else -1
         made = []
         for _ in range(batches):
             made.append(self._batch(producer_id, epoch, sequence, transactional))
@@ -259,7 +267,9 @@ class LogHistory:
         for (content, header), offset in zip(made, offsets, strict=True):
             values = tuple(value or b"" for value in decode_columns(content, 0, header).values())
             sequence = header.base_sequence
-            self.book.add(Entry(offset, producer_id, epoch, sequence, transactional, values, (), self._leader_epoch))
+            self.book.add(
+                Entry(offset, producer_id, epoch, sequence, transactional, values, (), self._leader_epoch, kept_epoch)
+            )
 
     def _placed(self, log: PartitionLog, made: list[tuple[bytes, BatchHeader]]) -> list[int]:
         """Appends as this log is led, or follows; returns base offsets."""
@@ -279,7 +289,7 @@ class LogHistory:
     async def _write(self, log: PartitionLog) -> None:
         """A producer goes on in its transaction, or begins the next."""
         self.book.cut(log.end_offset)
-        producer_id = self._random.choice(TRANSACTIONAL)
+        producer_id = self._random.choice((*TRANSACTIONAL, *KEEPING))
         known = log.open_transaction(producer_id)
         if (
             known is not None and known.epoch != self._epochs[producer_id]
@@ -291,6 +301,8 @@ class LogHistory:
                 self._append_ends(log, [producer_id])
                 return
             self._epochs[producer_id] += 1
+            if producer_id in KEEPING and self._random.random() < 0.1:  # it is another one, or was given another epoch
+                self._kept_epochs[producer_id] = self._epochs[producer_id]
         self._append(log, producer_id, self._epochs[producer_id], True, 1 + (self._random.random() < 0.2))
 
     async def _plain(self, log: PartitionLog) -> None:
@@ -305,7 +317,7 @@ class LogHistory:
     async def _end(self, log: PartitionLog) -> None:
         """The markers of some decisions; also of producers that have nothing open."""
         self.book.cut(log.end_offset)
-        chosen = [producer_id for producer_id in TRANSACTIONAL if self._random.random() < 0.5]
+        chosen = [producer_id for producer_id in (*TRANSACTIONAL, *KEEPING) if self._random.random() < 0.5]
         self._append_ends(log, chosen)
 
     def _append_ends(self, log: PartitionLog, chosen: list[int]) -> None:
@@ -329,6 +341,8 @@ class LogHistory:
             self._break("markers_are_written_for_what_is_open", f"{asked} took {end - before} offsets, not {expected}")
         if expected:
             self.book.add(Entry(before, ends=tuple(expected), leader_epoch=self._leader_epoch))
+            for producer_id in {end.producer_id for end in expected}.intersection(KEEPING):
+                self._check_numbered_on(log, producer_id, at_least=1)
 
     async def _end_none(self, log: PartitionLog) -> None:
         """Markers of other epochs than the open one end nothing."""
@@ -355,6 +369,16 @@ class LogHistory:
                     if type(refusal) is error:
                         continue
                 self._break("what_is_not_of_the_open_transaction_is_refused", f"{producer_id}, {wrong}, {number}")
+        for producer_id, kept_epoch in self._kept_epochs.items():
+            known = log.producers.get(producer_id)
+            if known is None or known.transaction is not None or known.kept_epoch != kept_epoch:
+                continue
+            sequence = self.book.next_sequence(producer_id, -1, kept_epoch)
+            try:
+                log.append(*self._batch(producer_id, known.epoch + 1, sequence + 1, True), self._now())
+            except OutOfOrderSequenceError:
+                continue
+            self._break("who_keeps_an_epoch_numbers_on", f"{producer_id} began with {sequence + 1}, not {sequence}")
 
     async def _wait(self, log: PartitionLog) -> None:
         told: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -602,13 +626,27 @@ class LogHistory:
             for producer_id, state in log.producers
             if producer_id in TRANSACTIONAL
         }
-        if known != self.book.open() or batches != self.book.remembered():
+        remembered = {key: value for key, value in self.book.remembered().items() if key in TRANSACTIONAL}
+        if known != self.book.open() or batches != remembered:
             self._break(
                 "recovered_logs_know_the_same_transactions",
-                f"{known}, {batches} where {self.book.open()}, {self.book.remembered()} were written",
+                f"{known}, {batches} where {self.book.open()}, {remembered} were written",
             )
+        for producer_id in KEEPING:
+            self._check_numbered_on(log, producer_id, at_least=self.book.in_transaction(producer_id))
         self._check(log)
         self._check_epochs(log)
+
+    def _check_numbered_on(self, log: PartitionLog, producer_id: int, at_least: int) -> None:
+        """What is remembered of a producer that keeps its epoch are its last batches, and no fewer than so many."""
+        state = log.producers.get(producer_id)
+        if state is None and not at_least:  # it may be forgotten while it has nothing open
+            return
+        kept_epoch, written = self.book.numbered_on(producer_id)
+        known = [] if state is None else [(batch.first_sequence, batch.base_offset) for batch in state.batches]
+        is_end = known == written[-len(known) :] and len(known) >= min(at_least, REMEMBERED_BATCHES)
+        if state is None or state.kept_epoch != kept_epoch or not is_end:
+            self._break("who_keeps_an_epoch_numbers_on", f"{state} where {written} are written under {kept_epoch}")
 
     def _check_epochs(self, log: PartitionLog) -> None:
         self.book.cut(log.end_offset)
