@@ -29,7 +29,7 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
         generation_id=group.generation,
         leader=group.leader or "",
         last_rebalance_reason=reason_and_waits(group),
-        waiting_for=tuple(_waiting_for(group)),
+        waiting_for=tuple(waiting_for(group)),
         pending_members=len(group.pending),
         empty_since_ms=empty_since_ms(group),
         pending_offsets=sum(
@@ -82,7 +82,7 @@ def reason_and_waits(group: Group) -> str:
     return "; ".join(waits)
 
 
-def _waiting_for(group: Group) -> list[str]:
+def waiting_for(group: Group) -> list[str]:
     """The members without whose JoinGroup the rebalance, or without whose SyncGroup the generation, is not complete."""
     if group.state is GroupState.PREPARING_REBALANCE:
         return [member.member_id for member in not_joined(group)]

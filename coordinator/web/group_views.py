@@ -9,7 +9,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from coordinator.groups.describe import empty_since_ms, reason_and_waits
+from coordinator.groups.describe import empty_since_ms, reason_and_waits, waiting_for
 from coordinator.groups.group import Group
 from coordinator.groups.rebalance_history import Rebalance
 from coordinator.groups.state import GroupState
@@ -30,6 +30,7 @@ _COUNTED: Final = 5_000
 """Partitions of a group up to which a list counts its lag anew; that of larger ones is as old as the last sample."""
 _READ_WORK: Final = 20
 _MAX_REASON: Final = 300
+_MAX_WAITING: Final = 100
 
 
 async def groups(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any]:
@@ -106,6 +107,7 @@ async def group(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any
         "protocol": clipped(found.protocol_name or ""),
         "leader": found.leader or "",
         "reason": reason,
+        "waiting_for": waiting_for(found)[:_MAX_WAITING],
         "members": members,
         "members_total": len(found.members),
         "shares_unread": unread,

@@ -68,12 +68,15 @@ def test_what_is_published_is_described_as_the_index_wants_it(built: Built) -> N
     assert checked.stdout.count("PASSED") == 2
 
 
-def test_the_wheel_has_the_types_of_every_package_and_the_schemas(built: Built) -> None:
+def test_the_wheel_has_the_types_of_every_package_the_schemas_and_the_page(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = set(archive.namelist())
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     schemas = {f"protocol/kafka/schemas/{path.name}" for path in (ROOT / "protocol/kafka/schemas").iterdir()}
     assert {name for name in names if name.startswith("protocol/kafka/schemas/")} == schemas
+    page = {f"coordinator/web/page/{path.name}" for path in (ROOT / "coordinator/web/page").iterdir()}
+    assert {name for name in names if name.startswith("coordinator/web/page/")} == page
+    assert "coordinator/web/page/index.html" in page
 
 
 def test_the_wheel_works_in_a_clean_environment_from_another_directory(built: Built, tmp_path: Path) -> None:

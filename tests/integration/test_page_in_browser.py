@@ -1,0 +1,182 @@
+"""The page in a real Chromium: it tells why a group rebalances while it does, and shows strangers' names as text."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from client import Admin, Producer, TopicPartition
+from coordinator import Coordinator
+from tests.integration.browsing import DARK, DESKTOP, PHONE, browser_at, keep_screenshot, needs_browser
+
+pytestmark = needs_browser
+
+SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>&amp;\"'/..%2f#?a=b\u202eabc"
+SECTIONS = ("", "#/groups", "#/group?group=readers", "#/topics", "#/topic?topic=lines", "#/transactions")
+
+MEMBER = """
+import asyncio, sys
+from client import Consumer
+
+async def main():
+    consumer = Consumer("lines", bootstrap_servers=sys.argv[1], group_id=sys.argv[2], client_id=sys.argv[3],
+                        session_timeout_ms=2_000, heartbeat_interval_ms=400, auto_offset_reset="earliest")
+    async with consumer:
+        while True:
+            await consumer.getmany(timeout_ms=200)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def member(address: str, group: str, client_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A consumer as a process of its own."""
+    process = subprocess.Popen([sys.executable, "-c", MEMBER, address, group, client_id])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+async def filled(coordinator: Coordinator, group: str = "readers") -> None:
+    """A topic with 40 records in four partitions, and a group that has committed some."""
+    async with Admin(coordinator.address) as admin:
+        await admin.create_topics({"lines": 4})
+        async with Producer(coordinator.address) as producer:
+            for number in range(40):
+                await producer.send("lines", b'{"n": %d}' % number, key=b"k", partition=number % 4)
+        await admin.alter_offsets(group, {TopicPartition("lines", index): 3 for index in range(4)})
+
+
+async def test_a_member_is_killed_and_the_open_page_tells_why_the_group_rebalances(tmp_path: Path) -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        await filled(coordinator)
+        address = coordinator.address
+        with member(address, "readers", "first") as first, member(address, "readers", "second"):
+            async with browser_at(coordinator.http_address) as looked:
+                page = looked.page
+                await looked.open("#/group?group=readers")
+                await page.wait_for_selector(".matrix .rows li:nth-child(2)")
+                assert await page.locator(".matrix rect.cell").count() == 4
+                assert await page.locator("#live").inner_text() == "live"
+                first.send_signal(signal.SIGKILL)
+                newest = page.locator(".timeline li").first
+                await page.wait_for_selector(".timeline li.fail")
+                assert "session timed out" in await newest.inner_text()
+                why = await newest.locator(".why").inner_text()
+                assert "first-" in why
+                assert "missed its session of 2000 ms" in why
+                await page.wait_for_selector(".timeline li.fail:has-text('2 → 1 members')")
+                await page.wait_for_selector(".matrix .rows:not(:has(li:nth-child(2)))")
+                assert await page.locator(".matrix rect.cell").count() == 4
+                kept = await keep_screenshot(page, "killed-member", tmp_path)
+                assert looked.loads == 1  # it was told, and did not load anew
+    assert kept.read_bytes().startswith(b"\x89PNG")
+
+
+async def test_names_of_strangers_are_text_and_nothing_else(tmp_path: Path) -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        await filled(coordinator, HOSTILE)
+        with member(coordinator.address, HOSTILE, HOSTILE[:60]):
+            async with browser_at(coordinator.http_address) as looked:
+                page = looked.page
+                await looked.open("#/groups")
+                link = page.locator("tbody a")
+                assert await link.text_content() == HOSTILE
+                await link.click()
+                await page.wait_for_selector(".timeline li")
+                assert (await page.locator("h1").text_content() or "").startswith(HOSTILE)
+                assert await page.title() == f"{HOSTILE} · Cohort"
+                assert HOSTILE[:60] in await looked.text()
+                await keep_screenshot(page, "hostile-names", tmp_path)
+                for fragment in ("", "#/groups", f"#/topic?{urlencode({'topic': HOSTILE})}"):
+                    await looked.open(fragment)
+                    await page.wait_for_selector("#content h1")
+                    assert await page.locator("#content img, #content script, #content iframe").count() == 0
+                looked.faults = [fault for fault in looked.faults if "404" not in fault]
+
+
+async def test_all_of_it_can_be_reached_with_a_keyboard() -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        await filled(coordinator)
+        async with browser_at(coordinator.http_address) as looked:
+            page = looked.page
+            await looked.open("")
+            await page.wait_for_selector("h1")
+            await page.keyboard.press("Tab")
+            assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+            for _ in range(2):
+                await page.keyboard.press("Tab")
+            assert await page.evaluate("document.activeElement.textContent") == "Groups"
+            await page.keyboard.press("Enter")
+            await page.wait_for_selector("#filter")
+            assert await page.evaluate("document.activeElement.id") == "content"
+            await page.keyboard.press("/")
+            await page.keyboard.type("readers")
+            await page.wait_for_url("**/#/groups?filter=readers")
+            assert await page.evaluate("document.activeElement.id") == "filter"
+            for _ in range(8):
+                await page.keyboard.press("Tab")
+                if await page.evaluate("document.activeElement.textContent") == "readers":
+                    break
+            await page.keyboard.press("Enter")
+            await page.wait_for_selector("h1:has-text('readers')")
+            await page.go_back()
+            await page.wait_for_selector("#filter")
+            assert await page.input_value("#filter") == "readers"
+
+
+@pytest.mark.parametrize(("name", "options"), [("desktop", DESKTOP), ("dark", DARK), ("phone", PHONE)])
+async def test_every_section_fits_its_screen(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        await filled(coordinator)
+        with member(coordinator.address, "readers", "a-consumer-with-a-rather-long-name-of-its-own"):
+            async with browser_at(coordinator.http_address, **options) as looked:
+                for fragment in SECTIONS:
+                    await looked.open(fragment)
+                    await looked.page.wait_for_selector("#content h1")
+                    if "group=" in fragment:
+                        await looked.page.wait_for_selector(".matrix rect.cell")
+                    widths = await looked.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+                    assert widths[0] <= widths[1], f"{fragment} is wider than the screen: {widths}"
+                    shown = fragment.removeprefix("#/").partition("?")[0] or "overview"
+                    await keep_screenshot(looked.page, f"{name}-{shown}", tmp_path)
+                ground = await looked.page.evaluate("getComputedStyle(document.body).backgroundColor")
+                lightness = sum(map(int, ground.removeprefix("rgb(").rstrip(")").split(","))) // 3
+                assert (lightness < 60) == (name == "dark")
+
+
+async def test_a_page_that_is_not_seen_asks_for_nothing() -> None:
+    async with Coordinator(**SETTINGS) as coordinator, browser_at(coordinator.http_address) as looked:
+        page = looked.page
+        await looked.open("")
+        await page.wait_for_selector("h1")
+        for hidden, status in ((True, "paused"), (False, "live")):
+            await page.evaluate(
+                "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
+                " document.dispatchEvent(new Event('visibilitychange')); }",
+                hidden,
+            )
+            await page.wait_for_function("status => document.getElementById('live').textContent === status", arg=status)
+
+
+def test_a_browser_that_is_named_is_the_one_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.integration import browsing
+
+    monkeypatch.setenv("COHORT_CHROMIUM", "/opt/chromium")
+    assert browsing.chromium() == "/opt/chromium"
+    monkeypatch.delenv("COHORT_CHROMIUM")
+    monkeypatch.setenv("PATH", os.devnull)
+    assert "apt-get install chromium" in browsing.why_not()
