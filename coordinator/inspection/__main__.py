@@ -1,4 +1,4 @@
-"""``python -m coordinator.inspection dump FILE ...``: what files of a partition's log say.
+"""``python -m coordinator.inspection``: ``dump`` tells what files of a log say, ``check`` whether a data directory is whole.
 
 Exit status 0 done, 1 damaged or not to be read (the reason is on stderr), 2 wrong usage.
 """
@@ -9,11 +9,17 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from coordinator.filesystem.files import ReadOnlyStorage, place_of
+from coordinator.filesystem.storage import DataDirectoryLockedError
+from coordinator.inspection.data_directory import DirectoryCheck, NotADataDirectoryError, bytes_in, locked, names_in
 from coordinator.inspection.file_dump import UnknownFileError, dump_file
-from coordinator.inspection.output import Output
+from coordinator.inspection.findings import Report
+from coordinator.inspection.output import Output, Progress
+from coordinator.inspection.partition_check import Depth
 from coordinator.inspection.segment_dump import VALUE_BYTES, Wanted
+from coordinator.log.directories import is_partition_directory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +45,13 @@ def _parser() -> argparse.ArgumentParser:
     dump.add_argument("--max-batches", type=int, default=2**63)
     dump.add_argument("--contents", choices=("records", "groups", "transactions"))
     dump.set_defaults(handler=_dump)
+    check = commands.add_parser("check")
+    check.add_argument("directory")
+    check.add_argument("partitions", nargs="*")
+    check.add_argument("--json", action="store_true")
+    check.add_argument("--records", action="store_true")
+    check.add_argument("--running", action="store_true")
+    check.set_defaults(handler=_check)
     return parser
 
 
@@ -55,6 +68,29 @@ def _dump(options: argparse.Namespace) -> int:
             sys.stdout.flush()
             print(f"cohort: {error}", file=sys.stderr)
     return 0 if whole else 1
+
+
+def _check(options: argparse.Namespace) -> int:
+    storage, output = ReadOnlyStorage(options.directory), Output(sys.stdout, as_json=options.json)
+    try:
+        names = names_in(storage, options.partitions)
+        with nullcontext() if options.running else locked(storage):
+            logs = options.partitions or [name for name in names if is_partition_directory(name)]
+            progress = Progress(sys.stderr, bytes_in(storage, [name for name in logs if storage.is_directory(name)]))
+            report = Report(output, progress)
+            DirectoryCheck(storage, report, progress, Depth(options.records, options.running)).run(
+                names, options.partitions
+            )
+            return 0 if report.verdict(options.directory) else 1
+    except DataDirectoryLockedError as error:
+        why = (
+            f"{options.directory} is used by {error.holder}, and what is being written looks damaged: stop it, look at a "
+            "copy of the directory, or give --running, which tells only what cannot come from that"
+        )
+        print(f"cohort: {why}", file=sys.stderr)
+    except (NotADataDirectoryError, OSError) as error:
+        print(f"cohort: {error}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
         storage.sync_directory("")
     checkpoint = read_checkpoint(storage, directory) if CHECKPOINT in names else None
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
-    start = _check_first(directory, bases, checkpoint)
+    start = check_first(directory, bases, checkpoint)
     # Retention has noted where the log begins, and was cut short before it had removed what lies before.
     gone = [base for base, following in pairwise(bases) if following <= start]
     remove_segments(storage, directory, gone)
@@ -104,7 +104,7 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
         return open_directory(storage, directory, config)
     try:
         if LEADER_EPOCHS in names:
-            recovered.leader_epochs = _epochs_of(storage, directory, start, segments[-1].next_offset)
+            recovered.leader_epochs = epochs_of(storage, directory, start, segments[-1].next_offset)
         if CLEANER_POINT in names:
             recovered.clean_until = read_cleaner_point(storage, directory)
         _renew_checkpoint(storage, directory, recovered)
@@ -114,8 +114,8 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     return recovered
 
 
-def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> int:
-    """Where the log begins.
+def check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> int:
+    """Where the log begins, whose segments begin at ``bases``. Raises ``LogDamagedError`` when its first or last is missing.
 
     Nothing raises the start of the log without renewing the checkpoint first, so a later start is a lost segment.
     """
@@ -184,7 +184,7 @@ def _open_active(
         proof = proof_of_damage(file, found.hole, size) if found.hole else None
         if found.hole is not None and proof is not None:
             raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", proof)
-        _check_end(storage, directory, segment, found, checkpoint, config)
+        check_end(storage, directory, segment, found, checkpoint, config)
         if found.hole is not None:
             log.warning(
                 "torn_tail_cut", directory=directory, segment=segment.path, position=found.position,
@@ -201,8 +201,11 @@ def _open_active(
     return size - found.position
 
 
-def _epochs_of(storage: Storage, directory: str, start: int, end: int) -> LeaderEpochs:
-    """The leader epochs of a log. One is noted before its first record: of what begins behind the end, none was kept."""
+def epochs_of(storage: Storage, directory: str, start: int, end: int) -> LeaderEpochs:
+    """The leader epochs of a log. One is noted before its first record: of what begins behind the end, none was kept.
+
+    Raises ``LogDamagedError`` when they do not rise.
+    """
     entries = read_leader_epochs(storage, directory)
     if any(not (epoch < after and first < then) for (epoch, first), (after, then) in pairwise(entries)):
         raise LogDamagedError(directory, LEADER_EPOCHS, f"epochs {entries} do not rise")
@@ -211,10 +214,13 @@ def _epochs_of(storage: Storage, directory: str, start: int, end: int) -> Leader
     return epochs
 
 
-def _check_end(
+def check_end(
     storage: Storage, directory: str, segment: Segment, found: Scan, checkpoint: Checkpoint | None, config: LogConfig
 ) -> None:
-    """Neither the checkpoint nor an index that was written for this segment may know of more than there is."""
+    """Neither the checkpoint nor an index that was written for this segment may know of more than there is.
+
+    Raises ``LogDamagedError`` when one does.
+    """
     known_offset, known_size = 0, 0
     if checkpoint is not None:
         known_offset = checkpoint.end_offset

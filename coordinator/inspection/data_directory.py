@@ -1,0 +1,265 @@
+"""``cohort check``: the files of a whole data directory, or of some of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from coordinator.filesystem.files import ReadOnlyStorage
+from coordinator.filesystem.storage import TEMPORARY_SUFFIX
+from coordinator.inspection.findings import Finding, Report
+from coordinator.inspection.output import Progress
+from coordinator.inspection.partition_check import Depth, PartitionCheck
+from coordinator.log.checkpoints import CHECKPOINT
+from coordinator.log.directories import DELETED_SUFFIX, is_partition_directory
+from coordinator.log.segment import LOG_SUFFIX
+from coordinator.logs.topic_ids import topic_id_of
+from coordinator.metadata.catalog import INTERNAL_TOPICS
+from coordinator.metadata.encoding import FORMAT, LOG, SNAPSHOT, Metadata, MetadataDamagedError, decode_snapshot, replay
+from coordinator.metadata.import_local import SUFFIX as IMPORTED
+from coordinator.metadata.keys import created_key, partition_state, topic_key
+from coordinator.nodes import identity, inventory
+from coordinator.replication import watermarks
+from coordinator.replication.replica_logs import DAMAGED, STRAY
+
+LOCK: Final = "lock"
+_LOOKS: Final = 3
+"""A partition that changes while a daemon uses it is looked at so often."""
+_ASIDE: Final = (STRAY, DAMAGED)
+_FILES: Final = frozenset({LOCK, "reserve", "writable", SNAPSHOT, LOG, identity.PATH, inventory.PATH, watermarks.PATH})
+_MISSING: Final = "restore it from a backup; in a cluster the node copies it from the leader at its next start"
+
+_RESTORE_BOTH: Final = "restore both from one backup"
+
+Where = tuple[str, int]
+"""Topic id and number of a partition."""
+
+
+class NotADataDirectoryError(Exception):
+    """There is nothing to check; the text says what is there instead."""
+
+
+class DirectoryCheck:
+    """Looks at a directory and tells a report what it finds."""
+
+    def __init__(self, storage: ReadOnlyStorage, report: Report, progress: Progress, depth: Depth) -> None:
+        self._storage = storage
+        self._report = report
+        self._progress = progress
+        self._depth = depth
+
+    def run(self, names: Sequence[str], only: Sequence[str]) -> None:
+        """Looks at all in ``names``, or at the partitions in ``only``. Raises ``OSError`` when it cannot list the root."""
+        partitions = only or [name for name in names if self._is_log(name)]
+        if not only:
+            known = self._files(names)
+            self._missing(partitions, known)
+        for name in partitions:
+            self._partition(name)
+
+    def _is_log(self, name: str) -> bool:
+        return is_partition_directory(name) and self._storage.is_directory(name)
+
+    def _partition(self, name: str) -> None:
+        """A log that a daemon changes meanwhile is looked at again before something is told of it."""
+        for look in range(1, _LOOKS + 1):
+            try:
+                before = self._state(name) if self._depth.running else None
+                check = PartitionCheck(self._storage, name, self._report.tally, self._progress, self._depth)
+                check.run()
+                changed = self._depth.running and self._state(name) != before
+            except OSError as error:
+                if self._depth.running and not self._storage.exists(name):
+                    return  # the topic was deleted meanwhile
+                self._report.tell(Finding(True, name, "", f"its directory cannot be read: {error}", "look at the disk"))
+                return
+            if not (changed and any(found.damage for found in check.findings)):
+                for found in check.findings:
+                    self._report.tell(found)
+                return
+            if look == _LOOKS:
+                why = "it changes all the time, and nothing certain can be said: look again without a daemon"
+                self._report.tell(Finding(False, name, "", why))
+
+    def _state(self, name: str) -> tuple[list[str], bytes]:
+        names = self._storage.list(name)
+        return names, self._storage.read_file(f"{name}/{CHECKPOINT}") if CHECKPOINT in names else b""
+
+    def _files(self, names: Sequence[str]) -> dict[Where, str]:
+        """Looks at the files of the data directory itself. Returns which logs should be there, and their names."""
+        files = _NodeFiles(self._storage, self._depth.running)
+        for _ in range(_LOOKS if self._depth.running else 1):
+            known = files.read()
+            if not files.findings:
+                break
+        for found in files.findings:
+            self._report.tell(found)
+        for name in names:
+            self._name(name)
+        return known
+
+    def _name(self, name: str) -> None:
+        """Tells what is no part of a data directory, or left over."""
+        if self._storage.is_directory(name):
+            if name.endswith(DELETED_SUFFIX):
+                self._note(name, "it was being removed when the daemon ended: the next start goes on")
+            elif name.endswith(_ASIDE):
+                self._note(
+                    name, "a start has set it aside, as it was no log of this node or damaged: it is not looked at"
+                )
+            elif not is_partition_directory(name):
+                self._note(name, "no directory of Cohort has this name: it is passed over")
+        elif name.endswith(TEMPORARY_SUFFIX):
+            self._note(name, "it was being written when the daemon ended")
+        elif not name.endswith(IMPORTED) and name not in _FILES:
+            self._note(name, "no file of Cohort has this name: it is passed over")
+
+    def _missing(self, partitions: Sequence[str], known: dict[Where, str]) -> None:
+        """Logs that should be there and are not, and those that are there and nothing speaks of."""
+        by_name = {name: where for where, name in known.items()}
+        there = {self._where(name, by_name) for name in partitions}
+        gone = known.keys() - there
+        if gone and self._depth.running:  # a topic may have been made or deleted since
+            gone &= _NodeFiles(self._storage, True).read().keys()
+            gone -= {self._where(name, by_name) for name in self._storage.list("") if self._is_log(name)}
+        for where in sorted(gone):
+            name = known[where] or f"partition {where[1]} of the topic with the id {where[0]}"
+            self._report.tell(Finding(True, name, "", "it should be here, and is not", _MISSING))
+        for name in partitions:
+            if known and self._where(name, by_name) not in known:
+                self._note(name, "nothing says that this log belongs to the node: a start does not open it")
+
+    def _where(self, name: str, by_name: dict[str, Where]) -> Where:
+        """Whose log lies in a directory. One of an early version does not say so: it is what its name says."""
+        try:
+            topic_id = topic_id_of(self._storage, name)
+        except OSError:
+            topic_id = ""  # the look at the partition says so
+        return (topic_id, int(name.rpartition("-")[2])) if topic_id else by_name.get(name, ("", 0))
+
+    def _note(self, name: str, why: str) -> None:
+        self._report.tell(Finding(False, "", name, why))
+
+
+class _NodeFiles:
+    """The files that say what a data directory has; ``findings`` are those of the last ``read``."""
+
+    def __init__(self, storage: ReadOnlyStorage, running: bool) -> None:
+        self.findings: list[Finding] = []
+        self._storage = storage
+        self._running = running
+
+    def read(self) -> dict[Where, str]:
+        """Which logs the node should have, with the names of their directories, "" where those are not known."""
+        self.findings = []
+        names = self._storage.list("")
+        known: dict[Where, str] = {}
+        node = self._decoded(names, identity.PATH, identity.decode)
+        if SNAPSHOT in names:
+            known = self._metadata(names, -1 if node is None else node.node_id)
+        logs = self._decoded(names, inventory.PATH, inventory.decode)
+        self._decoded(names, watermarks.PATH, watermarks.decode)
+        return known if logs is None else {where: known.get(where, "") for where in logs}
+
+    def _decoded(self, names: Sequence[str], name: str, decode: Callable[[bytes], Any]) -> Any:
+        """What a file says, None without it, or when it is damaged."""
+        if name not in names:
+            return None
+        try:
+            return decode(self._storage.read_file(name))
+        except (MetadataDamagedError, watermarks.HintsError, OSError) as error:
+            self.findings.append(Finding(True, "", name, str(error)))
+            return None
+
+    def _metadata(self, names: Sequence[str], node_id: int) -> dict[Where, str]:
+        try:
+            metadata = decode_snapshot(self._storage.read_file(SNAPSHOT))
+            if LOG in names:
+                content = self._storage.read_file(LOG)
+                whole = replay(content, metadata)
+                if whole < len(content) and not self._running:
+                    why = "its last line was being written when the daemon ended: the next start cuts it off"
+                    self.findings.append(Finding(False, "", LOG, why, "", whole))
+            elif metadata.format >= FORMAT:
+                self.findings.append(Finding(True, "", LOG, f"it is missing beside {SNAPSHOT}", _RESTORE_BOTH))
+        except (MetadataDamagedError, OSError) as error:
+            self.findings.append(Finding(True, "", SNAPSHOT, str(error)))
+            return {}
+        return _logs_of(metadata, node_id)
+
+
+def _logs_of(metadata: Metadata, node_id: int) -> dict[Where, str]:
+    """The logs that a single node should have, with the names of their directories."""
+    names = {
+        entry.value["id"]: key.removeprefix(topic_key(""))
+        for key, entry in metadata.keys.items()
+        if key.startswith(topic_key(""))
+    }
+    logs: dict[Where, str] = {}
+    for key, entry in metadata.keys.items():
+        kind, _, rest = key.partition("/")
+        topic_id, _, index = rest.partition("/")
+        if kind != "partitions" or topic_id not in names:
+            continue
+        if names[topic_id] in INTERNAL_TOPICS and created_key(topic_id, int(index)) not in metadata.keys:
+            continue
+        if node_id < 0 or node_id in partition_state(entry).replicas:
+            logs[topic_id, int(index)] = f"{names[topic_id]}-{int(index)}"
+    return logs
+
+
+def names_in(storage: ReadOnlyStorage, only: Sequence[str]) -> list[str]:
+    """What is in a data directory. Raises ``NotADataDirectoryError`` when it is none, or lacks one of ``only``."""
+    try:
+        names = storage.list("")
+    except OSError as error:
+        raise NotADataDirectoryError(f"{storage.root} is no directory that can be read: {error.strerror}") from error
+    if any(name.endswith(LOG_SUFFIX) for name in names):
+        raise NotADataDirectoryError(
+            f"{storage.root} is the directory of a partition: give the data directory above it, and then its name to look "
+            "at no other"
+        )
+    ours = (SNAPSHOT, LOG, identity.PATH, inventory.PATH)
+    if not any(name in names for name in ours) and not any(_has_segments(storage, name) for name in names):
+        there = f"it has {names[0]} and {len(names) - 1} more" if names else "it is empty"
+        raise NotADataDirectoryError(f"{storage.root} is no data directory of Cohort: {there}")
+    for name in only:
+        if name not in names or not is_partition_directory(name):
+            raise NotADataDirectoryError(f"{storage.root} has no partition {name}: give names such as lines-0")
+    return names
+
+
+def _has_segments(storage: ReadOnlyStorage, name: str) -> bool:
+    if not is_partition_directory(name) or not storage.is_directory(name):
+        return False
+    return any(file.endswith(LOG_SUFFIX) for file in storage.list(name))
+
+
+def bytes_in(storage: ReadOnlyStorage, partitions: Sequence[str]) -> int:
+    """The size of all segments, for the progress; of what goes away meanwhile nothing counts."""
+    total = 0
+    for directory in partitions:
+        try:
+            segments = [name for name in storage.list(directory) if name.endswith(LOG_SUFFIX)]
+            total += sum(storage.size(f"{directory}/{name}") for name in segments)
+        except OSError:  # the check says what is wrong
+            continue
+    return total
+
+
+@contextmanager
+def locked(storage: ReadOnlyStorage) -> Iterator[None]:
+    """No daemon begins to use the directory meanwhile. Raises ``DataDirectoryLockedError`` when one does already.
+
+    A directory without a lock file has not been used yet, or was copied without it.
+    """
+    try:
+        lock = storage.lock(LOCK)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
