@@ -70,6 +70,7 @@ PURE = dict.fromkeys(
         "client/assignors",
         *_PRODUCER,
         "client/transactions/ending.py",
+        "client/consumer/offsets_in_work.py",
         *_SERVER,
         *_LOG,
         "coordinator/kafka/fetch_sessions.py",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from client.consumer.decoding import BatchDecoder
-from client.consumer.partition import PartitionState, Pending
-from client.errors import IllegalStateError
+from client.consumer.partition import FetchedBatch, PartitionState, Pending
+from client.errors import IllegalStateError, RecordDeserializationError
 from client.garbage import without_garbage_collection
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord
@@ -215,14 +215,39 @@ class Assignment:
 
     def take_for_work(self, state: PartitionState) -> ConsumerRecord | None:
         """The next record of one partition, for a handler; ``finish`` or ``give_back`` of ``state`` ends its work."""
-        if not state.buffered_bytes or not state.readable or not self.owned():
+        if not self._has_work(state):
             return None
         held = state.buffered_bytes
         record = state.take_for_work(self._decoder)
         self.freed |= state.buffered_bytes != held
         if record is None and state.error is None:
-            state.finish()  # what was buffered held no record: nothing below the position is left to do
+            state.pass_over()
         return record
+
+    def take_many_for_work(self, state: PartitionState, limit: int) -> tuple[list[ConsumerRecord], list[FetchedBatch]]:
+        """As ``take_for_work``, up to ``limit`` records that one handler gets at once, and the batches they came from."""
+        if not self._has_work(state):
+            return [], []
+        held = state.buffered_bytes
+        with without_garbage_collection():
+            records, origins = state.take_many_for_work(limit, self._decoder)
+        self.freed |= state.buffered_bytes != held
+        if not records and state.error is None:
+            state.pass_over()
+        return records, origins
+
+    def next_key(self, state: PartitionState) -> bytes | None:
+        """The key of what ``take_for_work`` would give, as it is stored; None without one, or without a record."""
+        return state.next_key(self._decoder) if self._has_work(state) else None
+
+    def decoded_anew(
+        self, state: PartitionState, record: ConsumerRecord, origin: FetchedBatch
+    ) -> tuple[ConsumerRecord, RecordDeserializationError | None]:
+        """See ``PartitionState.decoded_anew``."""
+        return state.decoded_anew(record, origin, self._decoder)
+
+    def _has_work(self, state: PartitionState) -> bool:
+        return bool(state.buffered_bytes) and state.readable and self.owned()
 
     def take_one(self, wanted: Collection[TopicPartition]) -> ConsumerRecord | None:
         """The next record; goes on with one partition's batch before it turns to the next partition."""

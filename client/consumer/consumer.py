@@ -1,22 +1,7 @@
-"""``Consumer``: membership, fetching and offsets put together.
-
-The consumer is composed of parts, each with one job and its own state::
-
-    TopicSelection        what was asked for: topics, a pattern, partitions             subscription.py
-    ConsumerCoordinator   membership, commits, changes of topics                        coordinator.py
-    ConsumerParticipant   what happens to partitions at a rebalance                     rebalance.py
-    Assignment            the partitions that are read, their positions and buffers     assignment.py, partition.py
-    Positions             where reading begins, goes on, and how far it is behind       positions.py
-    Fetcher               fetches ahead, into bounded buffers                           fetcher.py
-    FetchCollector        hands out what is buffered                                    fetch_collector.py
-    Process, Workers      have records handled, a task a partition                      process.py, workers.py
-    OutputTransactions    outputs and offsets, all or nothing                           transforming.py
-    ConsumerLifecycle     starts and stops these in order                               lifecycle.py
-"""
+"""``Consumer``: what programs call. It hands on to its parts, which ``parts.py`` lists and puts together."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
@@ -24,29 +9,22 @@ from typing import Any, Generic, Self
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
 from client.consumer.arguments import Commitable, check_offset, partition_of, partitions_of
-from client.consumer.assignment import Assignment
 from client.consumer.config import (
     DEFAULT_FETCH_MAX_BYTES,
     DEFAULT_PARTITION_FETCH_BYTES,
     ConsumerSettings,
     OffsetReset,
 )
-from client.consumer.coordinator import ConsumerCoordinator, Departures
-from client.consumer.decoding import BatchDecoder
-from client.consumer.error_policy import OnError
-from client.consumer.fetch_collector import FetchCollector
-from client.consumer.fetcher import Fetcher
-from client.consumer.lifecycle import ConsumerLifecycle
-from client.consumer.positions import Positions
-from client.consumer.process import Process
+from client.consumer.error_policy import OnBatchError, OnError
+from client.consumer.handler_calls import BatchLimits
+from client.consumer.parts import ConsumerParts
+from client.consumer.process_options import Order, ProcessOptions
 from client.consumer.rebalance_listener import RebalanceListener
-from client.consumer.subscription import TopicSelection
 from client.errors import ClosedError, IllegalStateError
 from client.group import DEFAULT_STOP_S, State
 from client.option_names import explains_options
 from client.producer import Producer
 from client.transport.background_loop import Background
-from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
 from client.types.columns import RecordColumns
 from client.types.metrics import ConsumerMetrics
@@ -129,6 +107,43 @@ class Consumer(Generic[K, V]):
     ``request_timeout_ms`` (30,000) bounds every other wait for a daemon. ``background``, ``random`` and ``clock``, wall time
     in ms since 1970, are for simulations.
 
+    **Threads.** ``process`` calls a plain function on the event loop, and one that blocks (``time.sleep``, a driver of a
+    database) holds up everything. With ``threads`` (``None``; 1 to 1,000) it is called in a pool of so many threads and
+    holds up its own partition only; they bound ``concurrency`` too. In a thread the consumer's methods must not be called.
+    ``await asyncio.to_thread(work, record)`` in a coroutine does the same for a part of the work.
+
+    **Order.** With ``process(order="key")`` only records of the same key, as it is stored, are handled in order and one at
+    a time; others of their partition are handled beside them and before them, ``concurrency`` at once over all partitions,
+    which has to be given. Those without a key have no order. Only what is done without a gap is committed: when the process
+    dies, all behind the first record that is not done comes again, at most 1,000 records and about 1 MiB of a partition.
+    The record of a handler that fails for good, or is cancelled, is not passed over either. ``commit(record)`` raises
+    ``IllegalStateError`` then, and ``producer`` is not taken. After a ``seek`` what was in work counts no more.
+
+    **Done** is a record whose handler has returned, and only that. With ``enable_auto_commit``, what is done is
+    committed every ``auto_commit_interval_ms``, before partitions are given up, at ``stop``, and when ``process`` ends.
+    Without it nothing is: ``await consumer.commit(record)`` in the handler, or ``commit()``, which stores what all
+    handlers have finished.
+
+    **Rebalances.** Partitions that stay here are not disturbed, whatever the assignor. Handlers of those that go to
+    another member may finish for ``revoke_grace_ms`` (10,000); then they are cancelled, and given 5 s to clean up, so
+    the next owner waits for 15 s at most. What was finished is committed before that, what was cancelled comes again
+    there. No handler works on a partition after ``on_partitions_revoked`` was called for it, unless it outlasts those
+    5 s; the log says so. Handlers of partitions that were lost are cancelled at once. The same grace is given when
+    ``process`` is cancelled, fails, or ends by ``stop``, after which it returns. A thread cannot be cancelled: a handler
+    in a thread of ``threads`` or ``asyncio.to_thread`` is cancelled when its thread has ended, and until then no other
+    handler of this consumer gets a record of its partition. Threads of ``asyncio.gather`` and ``loop.run_in_executor`` are
+    not noticed: such a handler is cancelled at once, its threads run on, and the record may be handled again beside them.
+
+    **Exactly once.** With ``producer``, one with a ``transactional_id`` that nothing else uses meanwhile, the handler
+    returns ``Output``s (one, an iterable of them, or None), and each record counts once: its outputs and its offset are
+    committed in one transaction, through crashes of either side, rebalances and timeouts. That holds for what readers
+    with read_committed see of the outputs, and for nothing else that a handler does. A transaction takes in what all
+    handlers have finished within ``commit_interval_ms`` (100); a commit halts none of them. A handler that fails or is
+    cancelled leaves nothing behind. After an abort all partitions go back to what is committed, the log says why, and
+    the work is done again; what that does not help against, such as ``ProducerFencedError``, is raised. Before
+    partitions are given up, what is done is committed. Nothing else commits offsets meanwhile: ``commit`` raises
+    ``IllegalStateError``, and so do ``assign`` and ``unsubscribe``. Dead letters are outputs too. Needs a ``group_id``.
+
     Raises ``ValueError`` for settings that make no sense, ``TypeError`` for options that it does not have, naming the right
     one, and for topics that are no text.
     """
@@ -189,35 +204,19 @@ class Consumer(Generic[K, V]):
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
         )
-        self._build(background, random or Random(), clock)
+        self._take(ConsumerParts(self._settings, background, random or Random(), clock))
         if topics:
             self.subscribe(topics)
 
-    def _build(self, background: Background | None, random: Random, clock: Callable[[], int] | None) -> None:
-        """Makes the parts; nothing runs before ``start``."""
-        settings, news, selection, departures = self._settings, asyncio.Event(), TopicSelection(), Departures()
-        cluster = self._cluster = Cluster(
-            settings.bootstrap_servers,
-            client_id=settings.client_id,
-            request_timeout_ms=settings.request_timeout_ms,
-            random=Random(random.getrandbits(64)),
-        )
-        assignment = self._assignment = Assignment(BatchDecoder(settings.key_deserializer, settings.value_deserializer))
-        positions = self._positions = Positions(
-            cluster, assignment, settings, news, is_new=selection.is_new, before_committed=departures.wait
-        )
-        fetcher = self._fetcher = Fetcher(cluster, assignment, positions, settings, news)
-        positions.on_found = fetcher.wake
-        coordinator = self._coordinator = ConsumerCoordinator(
-            settings, cluster, selection, assignment, positions, fetcher, departures, news, background, random
-        )
-        self._collector = FetchCollector(settings, coordinator, assignment, positions, fetcher, news)
-        self._process = Process(
-            settings, coordinator, assignment, positions, self._collector, fetcher, news, clock, random
-        )
-        self._lifecycle = ConsumerLifecycle(
-            cluster, selection, assignment, positions, fetcher, coordinator, self._process, departures, news
-        )
+    def _take(self, parts: ConsumerParts) -> None:
+        self._cluster = parts.cluster
+        self._assignment = parts.assignment
+        self._positions = parts.positions
+        self._fetcher = parts.fetcher
+        self._coordinator = parts.coordinator
+        self._collector = parts.collector
+        self._process = parts.process
+        self._lifecycle = parts.lifecycle
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -363,6 +362,8 @@ class Consumer(Generic[K, V]):
         handler: Callable[[ConsumerRecord[K, V]], Awaitable[Any] | Any],
         *,
         concurrency: int | None = None,
+        order: Order = "partition",
+        threads: int | None = None,
         on_error: OnError | None = None,
         producer: Producer | None = None,
         commit_interval_ms: float = 100,
@@ -372,33 +373,7 @@ class Consumer(Generic[K, V]):
         Each partition has a task of its own: its records are handled in order and one at a time, partitions beside each
         other. ``concurrency`` bounds the handlers that run at once over all partitions; ``None`` leaves it at one a
         partition. Partitions take turns, and a slow one holds up no other: beyond ``max_partition_fetch_bytes`` nothing is
-        fetched for it. A handler that blocks the event loop (``time.sleep``, a plain function) holds up all of them;
-        ``await asyncio.to_thread(work, record)`` holds up its own partition only.
-
-        **Done** is a record whose handler has returned, and only that. With ``enable_auto_commit``, what is done is
-        committed every ``auto_commit_interval_ms``, before partitions are given up, at ``stop``, and when ``process`` ends.
-        Without it nothing is: ``await consumer.commit(record)`` in the handler, or ``commit()``, which stores what all
-        handlers have finished.
-
-        **Rebalances.** Partitions that stay here are not disturbed, whatever the assignor. Handlers of those that go to
-        another member may finish for ``revoke_grace_ms`` (10,000); then they are cancelled, and given 5 s to clean up, so
-        the next owner waits for 15 s at most. What was finished is committed before that, what was cancelled comes again
-        there. No handler works on a partition after ``on_partitions_revoked`` was called for it, unless it outlasts those
-        5 s; the log says so. Handlers of partitions that were lost are cancelled at once. The same grace is given when
-        ``process`` is cancelled, fails, or ends by ``stop``, after which it returns. A thread cannot be cancelled: a handler
-        in ``await asyncio.to_thread(...)`` is cancelled when its thread has ended, and until then no other handler of this
-        consumer gets a record of its partition. Threads of ``asyncio.gather`` and ``loop.run_in_executor`` are not
-        noticed: such a handler is cancelled at once, its threads run on, and the record may be handled again beside them.
-
-        **Exactly once.** With ``producer``, one with a ``transactional_id`` that nothing else uses meanwhile, the handler
-        returns ``Output``s (one, an iterable of them, or None), and each record counts once: its outputs and its offset are
-        committed in one transaction, through crashes of either side, rebalances and timeouts. That holds for what readers
-        with read_committed see of the outputs, and for nothing else that a handler does. A transaction takes in what all
-        handlers have finished within ``commit_interval_ms`` (100); a commit halts none of them. A handler that fails or is
-        cancelled leaves nothing behind. After an abort all partitions go back to what is committed, the log says why, and
-        the work is done again; what that does not help against, such as ``ProducerFencedError``, is raised. Before
-        partitions are given up, what is done is committed. Nothing else commits offsets meanwhile: ``commit`` raises
-        ``IllegalStateError``, and so do ``assign`` and ``unsubscribe``. Dead letters are outputs too. Needs a ``group_id``.
+        fetched for it. Of ``threads``, ``order`` and ``producer``, of commits and of rebalances the class text tells.
 
         **Errors.** When a handler raises, ``process`` ends the other handlers in this way and raises ``HandlerError``,
         which names the record; that one comes first when ``process`` is called again. ``on_error`` may say otherwise:
@@ -415,9 +390,47 @@ class Consumer(Generic[K, V]):
         In a handler, ``pause`` and ``resume`` take effect after its record. ``seek`` does too: the next record is the one
         sought, and what is committed is that position. ``stop`` and ``enforce_rebalance`` would wait for the handler
         itself and raise ``IllegalStateError``. So do ``getone``, ``getmany`` and a second ``process`` while this one runs.
-        Raises what ``getone`` raises, and ``ValueError`` for a ``concurrency`` below 1 and for what cannot be ``on_error``.
+        Raises what ``getone`` raises, and ``ValueError`` or ``TypeError`` for arguments that make no sense.
         """
-        await self._process.run(handler, concurrency, on_error, producer, commit_interval_ms)
+        options = ProcessOptions(
+            concurrency=concurrency,
+            order=order,
+            threads=threads,
+            on_error=on_error,
+            producer=producer,
+            commit_interval_ms=commit_interval_ms,
+        )
+        await self._process.run(handler, options)
+
+    async def process_batch(
+        self,
+        handler: Callable[[list[ConsumerRecord[K, V]]], Awaitable[Any] | Any],
+        *,
+        max_records: int = 500,
+        max_wait_ms: float = 0,
+        concurrency: int | None = None,
+        threads: int | None = None,
+        on_error: OnBatchError | None = None,
+        producer: Producer | None = None,
+        commit_interval_ms: float = 100,
+    ) -> None:
+        """Calls ``handler(records)`` with one to ``max_records`` records of one partition, in their order.
+
+        What is buffered when the handler is called makes a batch, ``max_records`` (1 to 1,000,000) at most. With
+        ``max_wait_ms`` (0; up to an hour) fewer wait so long for more. A batch is done when its handler has returned, as a
+        whole: when it fails or is cancelled all its records come again. ``on_error`` is about the batch: a function gets
+        ``(records, error)``, ``Retry`` hands the same records out again, "skip" passes over all of them, a ``DeadLetter``
+        keeps each. A record that a deserializer does not take is a batch of its own. All else is as for ``process``.
+        """
+        options = ProcessOptions(
+            concurrency=concurrency,
+            threads=threads,
+            on_error=on_error,
+            producer=producer,
+            commit_interval_ms=commit_interval_ms,
+            batch=BatchLimits(max_records, max_wait_ms),
+        )
+        await self._process.run(handler, options)
 
     def lease(self, record: ConsumerRecord, seconds: float) -> None:
         """Work on ``record`` may take ``seconds`` from now, although ``max_poll_interval_ms`` would be over before that.

@@ -350,6 +350,11 @@ class ConsumerCoordinator:
         if offsets is None:
             stored = self.consumed_offsets()
         elif isinstance(offsets, ConsumerRecord):
+            if self.work is not None and self.work.by_key:
+                raise IllegalStateError(
+                    "commit(record) says that all records before it are done too, which process(order='key') does not know: "
+                    "with enable_auto_commit what is done is committed, and commit() stores it now"
+                )
             self.commits.check_handed_out(offsets)
             stored = self.commits.after(offsets)
         else:

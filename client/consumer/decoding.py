@@ -97,6 +97,13 @@ class DecodedBatch:
         self.place = place + 1
         return record
 
+    def stored_key(self) -> bytes | None:
+        """The key of the next record as it is stored."""
+        if self._ready is None:
+            key: bytes | None = self._keys[self.place]
+            return key
+        return self._ready[self.place].key  # type: ignore[no-any-return]
+
     def _deserialized(self, place: int) -> ConsumerRecord:
         both = [self._keys[place], self._values[place]]
         for index, deserializer in enumerate(self.deserializers):

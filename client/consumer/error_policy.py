@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, get_args
@@ -95,6 +95,7 @@ class Retry:
 
 Policy = Verdict | Retry | DeadLetter
 OnError = Policy | Callable[[ConsumerRecord, Exception], Policy | Awaitable[Policy]]
+OnBatchError = Policy | Callable[[list[ConsumerRecord], Exception], Policy | Awaitable[Policy]]
 
 
 def checked_policy(policy: object, verb: str = "returned") -> Policy:
@@ -145,15 +146,20 @@ class DeadLetters:
         headers = (*record.headers, *dead_letter_headers(record, error, attempts, self._group_id))
         return Output(letter.topic, record.value, record.key, headers=headers)
 
-    async def write(self, letter: DeadLetter, record: ConsumerRecord, error: Exception, attempts: int) -> None:
-        """Returns when ``record``, with the bytes that are stored, is on disk in the topic of ``letter``."""
+    async def write(
+        self, letter: DeadLetter, records: Sequence[ConsumerRecord], error: Exception, attempts: int
+    ) -> None:
+        """Returns when ``records``, with the bytes that are stored, are on disk in the topic of ``letter``."""
         async with self._starting:
             if self._producer is None:
                 producer = self._new_producer()
                 await producer.start()
                 self._producer = producer
-        topic, value, key, _, headers = self.output(letter, record, error, attempts)
-        await self._producer.send_and_wait(topic, value, key, headers=headers)
+        sent = []
+        for record in records:
+            topic, value, key, _, headers = self.output(letter, record, error, attempts)
+            sent.append(await self._producer.send(topic, value, key, headers=headers))
+        await asyncio.gather(*sent)
 
     async def stop(self) -> None:
         """Closes the producer, if there is one, within seconds.

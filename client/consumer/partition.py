@@ -6,6 +6,8 @@ from collections import deque
 from typing import Final, Literal, NamedTuple
 
 from client.consumer.decoding import BatchDecoder, DecodedBatch
+from client.consumer.offsets_in_work import OffsetsInWork
+from client.errors import RecordDeserializationError
 from client.transport.metadata import Address
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord
@@ -39,18 +41,22 @@ class PartitionState:
     ``left_log``: the leader does not hold ``fetch_offset``, which does not matter before what is buffered was handed out.
     ``of_another_log``: the topic was deleted and created anew, and the position is to be found in the new one.
     ``asked_leader`` is the node that was asked for records last.
-    ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
-    ``origin`` is the batch that this record was taken from, as it is stored.
+    ``work`` has the offsets that handlers have; ``done`` does not pass the first of them. What they had when the position
+    was moved counts no more, but holds ``done`` where it is until they are through with it: a seek counts from then on.
+    ``origin`` is the batch that the record taken last came from, as it is stored.
     """
 
     __slots__ = (
+        "_aside",
         "_batches",
         "_columns",
         "_decoded",
+        "_earlier",
         "_error",
         "_failing",
         "_leader_epochs",
         "_reached",
+        "_said_done",
         "asked_leader",
         "behind",
         "buffered_bytes",
@@ -62,7 +68,6 @@ class PartitionState:
         "fallback",
         "fetch_offset",
         "frozen",
-        "in_work",
         "last_fetch_seq",
         "left_log",
         "left_range_at",
@@ -74,6 +79,7 @@ class PartitionState:
         "readable_end",
         "retry_at_s",
         "tp",
+        "work",
     )
 
     def __init__(self, tp: TopicPartition, pending: Pending, failing: dict[PartitionState, None] | None = None) -> None:
@@ -84,7 +90,10 @@ class PartitionState:
         self.epoch = 0
         self.paused = False
         self.frozen = False
-        self.in_work = False
+        self.work = OffsetsInWork()
+        self._aside = 0  # how many records of ``work`` no handler has any more, although they are not done
+        self._earlier = 0  # how many records handlers have that were taken before the position was moved
+        self._said_done = UNKNOWN
         self.origin: FetchedBatch | None = None
         self.buffered_bytes = 0
         self.behind = False
@@ -128,6 +137,11 @@ class PartitionState:
         return not self.paused and not self.frozen
 
     @property
+    def in_work(self) -> bool:
+        """Whether handlers have records of this partition."""
+        return self._earlier > 0 or self.work.first is not None
+
+    @property
     def handed_to(self) -> int:
         """The offset after the last record that was handed out since the partition was assigned, or passed by ``seek``."""
         return max(self._reached, self.position)
@@ -160,24 +174,60 @@ class PartitionState:
 
     def say_done(self, offset: int) -> None:
         """Everything below ``offset`` is done, as far as it was handed out."""
-        self.done = max(self.done, min(offset, self.position))
+        self._said_done = max(self._said_done, min(offset, self.position))
+        self.done = max(self.done, self._said_done)
 
-    def finish(self) -> None:
-        """The record in work is done, and with it all below the position; also when the handler has moved that."""
-        self.in_work, self.origin = False, None
-        self.done = self.position
+    def finish(self, offset: int, epoch: int) -> None:
+        """What was taken at ``epoch``, beginning with the record at ``offset``, is done; also when a handler has moved the
+        position: then all below that is."""
+        if epoch == self.epoch:
+            self.work.finish(offset)
+        else:
+            self._earlier -= 1
+        if not self._earlier:
+            self.done = max(self._said_done, self.work.committable(self.position))
 
-    def give_back(self, offset: int, epoch: int) -> None:
-        """The record in work, taken at ``epoch``, is not done and comes again.
+    def pass_over(self) -> None:
+        """What was buffered held no record: unless handlers have some, nothing below the position is left to do."""
+        if not self.in_work:
+            self.done = self.position
+
+    def set_aside(self, epoch: int) -> None:
+        """A record taken at ``epoch`` is not done: it stays in work, so that nothing behind it is committed, until
+        ``give_back_all``. Nothing of this when the position was moved since."""
+        if epoch == self.epoch:
+            self._aside += 1
+            return
+        self._earlier -= 1
+        if (
+            not self._earlier
+        ):  # the position may have been moved back; that it was moved on counts with what is done next
+            self.done = min(self.done, max(self._said_done, self.work.committable(self.position)))
+
+    def give_back_all(self) -> None:
+        """What is in work is not done and comes again, with all that was taken behind the first of it.
+
+        Not so what was committed by name.
+        """
+        first = self.work.first
+        if first is not None:
+            self.work.clear()
+            self._aside = 0
+            self.move_to(max(first, self.done))
+
+    def give_back(self, epoch: int) -> None:
+        """All that is in work was taken at ``epoch``, by one handler: it is not done and comes again.
 
         Not so when it was committed by name, or when the position was moved since.
         """
-        self.in_work, self.origin = False, None
-        if self.epoch == epoch:
-            self.move_to(max(offset, self.done))
+        self.set_aside(epoch)
+        self.give_back_all()
 
     def _void(self) -> None:
         self.epoch += 1
+        self._earlier += self.work.clear() - self._aside
+        self._aside = 0
+        self._said_done = UNKNOWN
         self._reached = self.handed_to
         self.claim = None
         self.error = None
@@ -260,14 +310,57 @@ class PartitionState:
         origin = self._batches[0]
         record = self.take_one(decoder)
         if record is not None:
-            self.in_work, self.origin = True, origin
+            self.work.take(record.offset)
+            self.origin = origin
         return record
 
-    def stored(self, record: ConsumerRecord) -> ConsumerRecord:
-        """``record``, which is in work, with the bytes that are stored instead of what deserializers made of them."""
-        if self.origin is None:
-            return record
-        return self._undecoded(self.origin, record.offset)
+    def take_many_for_work(self, limit: int, decoder: BatchDecoder) -> tuple[list[ConsumerRecord], list[FetchedBatch]]:
+        """As ``take``, for one handler, in whose hands all of them are until ``finish`` or ``give_back`` of the first.
+
+        Beside the records stand the batches that they came from.
+        """
+        taken: list[ConsumerRecord] = []
+        origins: list[FetchedBatch] = []
+        while len(taken) < limit and (head := self._head(decoder)) is not None:
+            origin, wanted = self._batches[0], min(limit - len(taken), head.end - head.place)
+            part = self.take(wanted, decoder)
+            if part:
+                taken += part
+                origins.append(origin)
+            if len(part) < wanted:
+                break
+        if taken:
+            self.error = None  # the next take meets it again
+            self.work.take(taken[0].offset)
+        return taken, origins
+
+    @property
+    def buffered_records(self) -> int:
+        """How many records are buffered."""
+        count = sum(batch.header.record_count for batch in self._batches if not _holds_no_record(batch.header))
+        if self._decoded is not None:
+            count -= self._batches[0].header.record_count - (self._decoded.end - self._decoded.place)
+        return count
+
+    def next_key(self, decoder: BatchDecoder) -> bytes | None:
+        """The key of the next buffered record as it is stored; None without one, or without a record."""
+        head = self._head(decoder)
+        return None if head is None else head.stored_key()
+
+    def stored(self, record: ConsumerRecord, origin: FetchedBatch | None) -> ConsumerRecord:
+        """``record``, which came from ``origin``, with the bytes that are stored and not what deserializers made of them."""
+        return record if origin is None else self._undecoded(origin, record.offset)
+
+    def decoded_anew(
+        self, record: ConsumerRecord, origin: FetchedBatch, decoder: BatchDecoder
+    ) -> tuple[ConsumerRecord, RecordDeserializationError | None]:
+        """``record``, with stored bytes, as deserializers make it now; or as it is, and why they do not."""
+        batch = decoder.records(self.tp, *origin, record.offset)
+        assert batch is not None, "the record came from it"
+        try:
+            return batch.take_one(), None
+        except RecordDeserializationError as error:
+            return record, error
 
     def take_one(self, decoder: BatchDecoder) -> ConsumerRecord | None:
         """The next buffered record, or None; otherwise as ``take``."""
@@ -314,11 +407,13 @@ class PartitionState:
 
     def take_undecoded(self, offset: int) -> ConsumerRecord:
         """The record at ``offset``, at which the last take failed for a deserializer, with the bytes that are stored."""
-        record = self._undecoded(self._batches[0], offset)
+        self.origin = self._batches[0]
+        record = self._undecoded(self.origin, offset)
         self.error = None
         if self._decoded is not None:
             self._decoded.place += 1
-        self.in_work, self.position = True, offset + 1
+        self.work.take(offset)
+        self.position = offset + 1
         return record
 
     def _undecoded(self, origin: FetchedBatch, offset: int) -> ConsumerRecord:

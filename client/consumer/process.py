@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from random import Random
 from typing import Final
 
 from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.coordinator import ConsumerCoordinator
-from client.consumer.error_policy import DeadLetters, OnError, check_on_error
+from client.consumer.error_policy import DeadLetters
 from client.consumer.fetch_collector import FetchCollector
 from client.consumer.fetcher import Fetcher
+from client.consumer.handler_calls import Handler, HandlerCalls
+from client.consumer.handler_task import PartitionWorker
 from client.consumer.partition import PartitionState
 from client.consumer.positions import Positions
-from client.consumer.transforming import OutputTransactions, check_producer
-from client.consumer.workers import Handler, PartitionWorker, Workers
+from client.consumer.process_options import ProcessOptions
+from client.consumer.transforming import OutputTransactions
+from client.consumer.workers import Workers
 from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
 from client.group import Membership
 from client.log import get_logger
@@ -58,36 +62,27 @@ class Process:
         self._workers: Workers | None = None
         self._unfinished: list[PartitionWorker] = []
 
-    async def run(
-        self,
-        handler: Handler,
-        concurrency: int | None,
-        on_error: OnError | None,
-        producer: Producer | None,
-        commit_interval_ms: float,
-    ) -> None:
-        """See ``Consumer.process``."""
-        if concurrency is not None and concurrency < 1:
-            raise ValueError(
-                f"concurrency is {concurrency}; it must be at least 1, or None for one handler a partition"
-            )
-        check_on_error(on_error)
-        if producer is not None:
-            check_producer(producer, commit_interval_ms, self._settings.group_id)
+    async def run(self, handler: Handler, options: ProcessOptions) -> None:
+        """See ``Consumer.process`` and ``Consumer.process_batch``."""
+        options.check(handler, self._settings.group_id)
         membership = self._collector.begin_poll()
-        workers = self._new_workers(handler, concurrency, on_error)
+        pool = None
+        if options.threads is not None:
+            pool = ThreadPoolExecutor(options.threads, f"cohort-handler-{self._settings.client_id}")
+        workers = self._new_workers(handler, options, pool)
         workers.wait_out(self._unfinished)
         self._workers = workers
         self._coordinator.set_work(workers)
-        if producer is not None:
-            workers.transactions = self._transactions(producer, commit_interval_ms, workers)
-            workers.transactions.start()
+        if options.producer is not None:
+            transactions = self._transactions(options.producer, options.commit_interval_ms, workers)
+            workers.transactions = transactions
+            transactions.start()
         self._news.set()  # a poll that waits has no business here any more
         try:
             workers.progress = membership.progress if membership is not None else None
             await self._serve(workers, membership)
         finally:
-            await self._end_in_order(workers)
+            await self._end_in_order(workers, pool)
 
     async def wind_down(self, deadline: Deadline) -> None:
         """Ends the handlers of a consumer without membership, which no rebalance ends. Done by ``deadline``."""
@@ -113,15 +108,22 @@ class Process:
         if self._workers is not None and self._workers.runs_in(asyncio.current_task()):
             raise IllegalStateError(f"{what} was called in a handler of process(), which it would have to wait for")
 
-    def _new_workers(self, handler: Handler, concurrency: int | None, on_error: OnError | None) -> Workers:
-        return Workers(
+    def _new_workers(self, handler: Handler, options: ProcessOptions, pool: Executor | None) -> Workers:
+        calls = HandlerCalls(
             handler,
-            on_error,
-            concurrency,
+            options.on_error,
             self._assignment,
+            batch=options.batch,
+            pool=pool,
             dead_letters=DeadLetters(self._new_producer, self._settings.group_id),
             random=self._random,
             still_ours=self._still_ours,
+        )
+        return Workers(
+            calls,
+            options.at_once,
+            self._assignment,
+            by_key=options.order == "key",
             make_room=self._fetcher.room_came_free,
             on_news=self._news.set,
         )
@@ -197,15 +199,15 @@ class Process:
             "seconds) in those that need more, or raise max_poll_interval_ms"
         )
 
-    async def _end_in_order(self, workers: Workers) -> None:
-        self.ending = asyncio.create_task(self._end(workers), name="cohort-consumer-process-end")
+    async def _end_in_order(self, workers: Workers, pool: Executor | None) -> None:
+        self.ending = asyncio.create_task(self._end(workers, pool), name="cohort-consumer-process-end")
         try:
             await asyncio.shield(self.ending)
         except asyncio.CancelledError:
             workers.cancel()  # asked for a second time: no grace any more, and the rest is done without this task
             raise
 
-    async def _end(self, workers: Workers) -> None:
+    async def _end(self, workers: Workers, pool: Executor | None) -> None:
         coordinator = self._coordinator
         try:
             await workers.end(coordinator.participant.work_deadline())
@@ -221,6 +223,10 @@ class Process:
                     "last_commit_failed", when="process() ended", group=self._settings.group_id, error=str(error)
                 )
         finally:
+            if pool is not None:
+                pool.shutdown(
+                    wait=False
+                )  # threads that go on although nothing waits for them any longer end by themselves
             self._unfinished = workers.unfinished()
             self._workers = None
             coordinator.set_work(None)

@@ -36,6 +36,9 @@ from protocol.subscription import Subscription, TopicPartition, decode_assignmen
 class Work(Protocol):
     """Tasks that work on records, known by the partitions of these. Called on the user's loop; no call raises."""
 
+    by_key: bool
+    """Whether records of one partition are done in any order, so that one of them says nothing of those before it."""
+
     async def wind_down(self, tps: frozenset[TopicPartition], deadline: Deadline) -> None:
         """``tps`` are about to be given up: returns when no task works on them any more.
 

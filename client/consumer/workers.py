@@ -1,4 +1,4 @@
-"""Records through a handler: one task a partition, its records one by one, partitions beside each other.
+"""Records through a handler: a task a partition or a key, its records one by one or in batches, tasks beside each other.
 
 ::
 
@@ -6,33 +6,30 @@
                                                           \\-> give back: comes again, here or at the next owner
 
 A worker is the task of one partition. It takes a record only when the handler can be called at once, so what waits is what
-the fetcher has buffered, and a full buffer is not fetched into: a slow partition holds up no other.
+the fetcher has buffered, and a full buffer is not fetched into: a slow partition holds up no other. With the order of keys
+it takes up to a bound, and has lanes, each the task of one key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from random import Random
-from typing import Any, Final
+from typing import Final
 
 from client.consumer.assignment import Assignment
-from client.consumer.error_policy import DeadLetter, DeadLetters, OnError, Policy, Retry, checked_policy
-from client.consumer.partition import PartitionState
+from client.consumer.handler_calls import HandlerCalls
+from client.consumer.handler_task import HandlerTask, KeyedWorker, KeyLane, PartitionWorker, QueuedRecord
+from client.consumer.partition import FetchedBatch, PartitionState
 from client.consumer.transforming import OutputTransactions
-from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
-from client.group import Progress, call_program
+from client.errors import RecordDeserializationError
+from client.group import Progress
 from client.log import get_logger
-from client.producer.outputs import NO_OUTPUTS, PreparedOutputs
+from client.producer.outputs import NO_OUTPUTS
 from client.transport.deadline import Deadline
 from client.types.records import ConsumerRecord, OffsetAndMetadata
 from protocol.subscription import TopicPartition
-
-Handler = Callable[[ConsumerRecord], Awaitable[Any] | Any]
-"""What it returns counts with a producer only: ``Output``s, one, or None."""
 
 _YIELD_EVERY_S: Final = 0.005
 """How long a worker may go on with handlers that wait for nothing before other tasks get a turn."""
@@ -42,133 +39,56 @@ _CLEAN_UP_S: Final = 5.0
 log = get_logger()
 
 
-class Slot:
-    """A worker's place among the handlers that may run at once; first come, first served: each partition gets its turn."""
-
-    def __init__(self, slots: asyncio.Semaphore | None) -> None:
-        self._slots = slots
-        self._taken = False
-
-    async def take(self) -> None:
-        """Waits for a place."""
-        if self._slots is not None:
-            await self._slots.acquire()
-            self._taken = True
-
-    def free(self) -> None:
-        """Gives it back, if one was taken."""
-        if self._slots is not None and self._taken:
-            self._taken = False
-            self._slots.release()
-
-
-class PartitionWorker:
-    """The task of one partition, and the record its handler works on at the moment."""
-
-    def __init__(self, state: PartitionState, slots: asyncio.Semaphore | None) -> None:
-        self.state = state
-        self.slot = Slot(slots)
-        self.pausing = False
-        self.failed_at, self.failures = -1, 0
-        self.task: asyncio.Task[None]
-        self.woken = asyncio.Event()
-        self.record: ConsumerRecord | None = None
-        self.ending = False
-        self.cancelled = False
-        self.interrupted = False
-        self.outputs: PreparedOutputs | None = None
-        self.round = 0
-        self._epoch = 0
-
-    def take_up(self, record: ConsumerRecord) -> None:
-        """The handler is about to get ``record``."""
-        self.record, self._epoch = record, self.state.epoch
-
-    def put_down(self, *, finished: bool) -> None:
-        """The handler is through with its record, or counts no more. Only the first call for a record says which."""
-        record, self.record = self.record, None
-        if record is None:
-            return
-        if finished:
-            self.state.finish()
-        else:
-            self.state.give_back(record.offset, self._epoch)
-
-    def end(self) -> None:
-        """No other record is taken; without a handler at work the worker ends at once."""
-        self.ending = True
-        if self.record is None or self.pausing:
-            self.cancel()
-
-    @property
-    def moved(self) -> bool:
-        """Whether the position was moved since the record in work was taken: then it is not to be tried again."""
-        return self.state.epoch != self._epoch
-
-    def failed(self, offset: int) -> int:
-        """Counts one more failure at ``offset``; how many there were in a row."""
-        self.failures = self.failures + 1 if offset == self.failed_at else 1
-        self.failed_at = offset
-        return self.failures
-
-    def cancel(self) -> None:
-        """Cancels the handler, once: a second cancellation would cut short what it does about the first.
-
-        A thread cannot be cancelled. A handler that waits for one by ``asyncio.to_thread`` is cancelled when the thread has
-        ended; as long as this task lives, the partition is not handled a second time.
-        """
-        self.ending = True
-        if self.cancelled:
-            return
-        self.cancelled = True
-        thread = _awaited_thread(self.task)
-        if thread is None:
-            self._interrupt()
-        else:
-            thread.add_done_callback(lambda _: self._interrupt())
-
-    def _interrupt(self) -> None:
-        self.interrupted = True
-        self.task.cancel()
-
-
 class Workers:
     """All workers of one call of ``Consumer.process``; what a rebalance knows as ``Work``.
 
-    ``still_ours`` tells whether the group is settled and leaves a partition with this consumer, ``make_room`` that buffers
-    were emptied, ``on_news`` that ``failure`` or the workers have changed. With ``transactions`` what handlers return is
-    sent and committed with the offsets of their records.
+    ``calls`` has the handler, and what is done about its failures; ``concurrency`` bounds how many run at once. ``by_key``:
+    records of one key are handled one after the other, others beside each other. ``make_room`` is told that buffers were
+    emptied, ``on_news`` that ``failure`` or the workers have changed.
     """
 
     def __init__(
         self,
-        handler: Handler,
-        on_error: OnError | None,
+        calls: HandlerCalls,
         concurrency: int | None,
         assignment: Assignment,
         *,
-        dead_letters: DeadLetters,
-        random: Random,
-        still_ours: Callable[[PartitionState], bool],
+        by_key: bool = False,
         make_room: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
-        self.transactions: OutputTransactions | None = None
         self.failure: BaseException | None = None
-        self.progress: Progress | None = None
         self.overdue: tuple[ConsumerRecord, float] | None = None
         """Of the last partitions that were lost: the record that was longest in work, and for how many seconds."""
-        self._handler = handler
-        self._on_error: OnError = "raise" if on_error is None else on_error
-        self._dead_letters = dead_letters
-        self._random = random
+        self.by_key = by_key
+        self._calls = calls
+        calls.fail = self.fail
         self._slots = asyncio.Semaphore(concurrency) if concurrency is not None else None
         self._assignment = assignment
-        self._still_ours = still_ours
         self._make_room = make_room
         self._on_news = on_news
         self._workers: dict[TopicPartition, PartitionWorker] = {}
         self._stopping = False
+
+    @property
+    def transactions(self) -> OutputTransactions | None:
+        """With it what handlers return is sent and committed with the offsets of their records."""
+        return self._calls.transactions
+
+    @transactions.setter
+    def transactions(self, transactions: OutputTransactions) -> None:
+        """Set before the first record is taken."""
+        self._calls.transactions = transactions
+
+    @property
+    def progress(self) -> Progress | None:
+        """Watches how long handlers take, if anything does."""
+        return self._calls.progress
+
+    @progress.setter
+    def progress(self, progress: Progress | None) -> None:
+        """Set with the membership that it belongs to."""
+        self._calls.progress = progress
 
     # --- which workers there are --------------------------------------------------------------------------------------
 
@@ -202,11 +122,12 @@ class Workers:
     def lease(self, record: ConsumerRecord, seconds: float) -> bool:
         """Gives the handler of ``record`` so many seconds from now; returns whether there is one."""
         worker = self._workers.get(TopicPartition(record.topic, record.partition))
-        if worker is None or worker.record is None or worker.record.offset != record.offset:
-            return False
-        if self.progress is not None:
-            self.progress.lease(seconds, worker)
-        return True
+        for task in worker.tasks() if worker is not None else []:
+            if any(each.offset == record.offset for each in task.records):
+                if self.progress is not None:
+                    self.progress.lease(seconds, task)
+                return True
+        return False
 
     def unfinished(self) -> list[PartitionWorker]:
         """Workers whose handlers go on although nothing waits for them any longer."""
@@ -220,14 +141,19 @@ class Workers:
 
     def runs_in(self, task: asyncio.Task[None] | None) -> bool:
         """Whether ``task`` is one of the workers: a handler that asked for their end would wait for itself."""
-        return any(worker.task is task for worker in self._workers.values())
+        return any(each.task is task for worker in self._workers.values() for each in worker.tasks())
 
     def _open(self, state: PartitionState) -> None:
-        worker = self._workers[state.tp] = PartitionWorker(state, self._slots)
-        worker.task = asyncio.create_task(
-            self._run(worker), name=f"cohort-handler-{state.tp.topic}-{state.tp.partition}"
-        )
-        worker.task.add_done_callback(lambda task: self._closed(worker, task))
+        name = f"cohort-handler-{state.tp.topic}-{state.tp.partition}"
+        worker: PartitionWorker
+        if self.by_key:
+            keyed = worker = KeyedWorker(state, self._slots)
+            worker.task = asyncio.create_task(self._dispatch(keyed), name=name)
+        else:
+            worker = PartitionWorker(state, self._slots)
+            worker.task = asyncio.create_task(self._run(worker), name=name)
+        self._workers[state.tp] = worker
+        worker.task.add_done_callback(partial(self._closed, worker))
 
     def _closed(self, worker: PartitionWorker, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -252,11 +178,11 @@ class Workers:
         if self.transactions is not None:
             self.transactions.lose()
         for worker in self._frozen(tps):
-            record = worker.record
-            if record is not None and self.progress is not None:
-                seconds = self.progress.end(worker)
-                if self.overdue is None or seconds > self.overdue[1]:
-                    self.overdue = record, seconds
+            for task in worker.tasks():
+                if task.record is not None and self.progress is not None:
+                    seconds = self.progress.end(task)
+                    if self.overdue is None or seconds > self.overdue[1]:
+                        self.overdue = task.record, seconds
             worker.cancel()
 
     async def end(self, deadline: Deadline) -> None:
@@ -265,7 +191,7 @@ class Workers:
         try:
             await self._end(list(self._workers.values()), deadline)
         finally:
-            await self._dead_letters.stop()
+            await self._calls.close()
 
     def cancel(self) -> None:
         """Cancels all handlers now."""
@@ -287,22 +213,25 @@ class Workers:
             worker.cancel()
         await _wait_for(late, _CLEAN_UP_S)
         for worker in late:
-            if not worker.task.done() and worker.record is not None:
-                log.error(
-                    "handler_outlasts_revocation",
-                    topic=worker.record.topic,
-                    partition=worker.record.partition,
-                    offset=worker.record.offset,
-                    thread=_awaited_thread(worker.task) is not None,
-                    hint="it goes on although it was cancelled, and its partition is given up now: another member may "
-                    "handle the same record; this one does not before the handler has ended",
-                )
+            if not worker.task.done():
                 self._let_go(worker)
 
     def _let_go(self, worker: PartitionWorker) -> None:
-        worker.put_down(finished=False)
-        if self.progress is not None:
-            self.progress.end(worker)
+        for task in worker.tasks():
+            if task.record is None:
+                continue
+            log.error(
+                "handler_outlasts_revocation",
+                topic=task.record.topic,
+                partition=task.record.partition,
+                offset=task.record.offset,
+                thread=task.thread is not None,
+                hint="it goes on although it was cancelled, and its partition is given up now: another member may "
+                "handle the same record; this one does not before the handler has ended",
+            )
+            if self.progress is not None:
+                self.progress.end(task)
+        worker.let_go()
 
     def fail(self, error: BaseException) -> None:
         """The first failure ends ``process``; the others are logged."""
@@ -312,7 +241,7 @@ class Workers:
             log.error("another_handler_failed", error=str(error), exc_info=error)
         self._stopping = True
         for worker in list(self._workers.values()):
-            worker.ending = True
+            worker.halt()
         self._on_news()
 
     # --- one worker ---------------------------------------------------------------------------------------------------
@@ -322,12 +251,11 @@ class Workers:
         yield_at_s = loop.time() + _YIELD_EVERY_S
         while not worker.ending:
             worker.woken.clear()
-            state = worker.state
-            ready = state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()
-            if not ready or not (self.transactions is None or self.transactions.accepting):
+            if not self._may_take(worker):
                 await worker.woken.wait()
             else:
                 try:
+                    await self._linger(worker)
                     await worker.slot.take()
                     await self._handle_next(worker)
                 finally:
@@ -336,223 +264,138 @@ class Workers:
                 await asyncio.sleep(0)
                 yield_at_s = loop.time() + _YIELD_EVERY_S
 
+    def _may_take(self, worker: PartitionWorker) -> bool:
+        state, transactions = worker.state, self.transactions
+        ready = state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()
+        return bool(ready) and (transactions is None or transactions.accepting)
+
+    async def _linger(self, worker: PartitionWorker) -> None:
+        """Waits until a whole batch is there, or for as long as a batch may wait for its last record."""
+        batch = self._calls.batch
+        if batch is None or not batch.max_wait_ms:
+            return
+        until_s = asyncio.get_running_loop().time() + batch.max_wait_ms / 1000
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s):
+                while worker.state.buffered_records < batch.max_records and not worker.ending:
+                    worker.woken.clear()
+                    await worker.woken.wait()
+
     async def _handle_next(self, worker: PartitionWorker) -> None:
         transactions = self.transactions
         if worker.ending or not (transactions is None or transactions.accepting):  # while it waited for its turn
             return
-        record, error = self._take(worker.state)
-        if record is None:
+        records, origins, undecoded = self._take(worker.state)
+        if not records:
             return
-        worker.take_up(record)
+        worker.take_up(records, origins)
         if transactions is not None:
             worker.round = transactions.round
-            transactions.take_up(worker.state, record.offset)
+            transactions.take_up(worker.state, records[0].offset)
+        await self._handle(worker, undecoded)
+
+    async def _handle(self, task: HandlerTask, undecoded: RecordDeserializationError | None) -> None:
+        """Has the handler work on what ``task`` has taken up, until that is done or not done."""
         finished = False
         try:
-            finished = await self._is_through(worker, record, error)
+            finished = await self._calls.are_done(task, undecoded)
         finally:
-            finished = finished and not worker.interrupted
-            if transactions is not None:
-                finished = self._hand_over(worker, transactions, finished=finished)
-            worker.put_down(finished=finished)
+            finished = finished and not task.interrupted
+            if self.transactions is not None:
+                finished = self._hand_over(task, self.transactions, finished=finished)
+            task.put_down(finished=finished)
             if self.progress is not None:
-                self.progress.end(worker)
+                self.progress.end(task)
             if not finished:
                 self._make_room()  # it is to be fetched again
 
-    def _hand_over(self, worker: PartitionWorker, transactions: OutputTransactions, *, finished: bool) -> bool:
-        """The outputs of a record that is about to count as done are queued; whether it may, if it is ``finished``."""
-        outputs, worker.outputs = worker.outputs, None
-        record = worker.record
-        if finished and record is not None and worker.round == transactions.round:
-            transactions.take_over(worker.state, record.offset, outputs or NO_OUTPUTS)
+    def _hand_over(self, task: HandlerTask, transactions: OutputTransactions, *, finished: bool) -> bool:
+        """The outputs of records that are about to count as done are queued; whether they may, if they are ``finished``."""
+        outputs, task.outputs = task.outputs, None
+        record = task.record
+        if finished and record is not None and task.round == transactions.round:
+            transactions.take_over(task.state, record.offset, outputs or NO_OUTPUTS)
             return True
         if outputs is not None:
             transactions.discard(outputs)
         return False
 
-    def _take(self, state: PartitionState) -> tuple[ConsumerRecord | None, RecordDeserializationError | None]:
-        record = self._assignment.take_for_work(state)
-        error = state.error
-        if record is None and isinstance(error, RecordDeserializationError):
-            record = state.take_undecoded(error.offset)
+    def _take(
+        self, state: PartitionState
+    ) -> tuple[list[ConsumerRecord], list[FetchedBatch], RecordDeserializationError | None]:
+        """What the handler is to get next, which batches that came from, and why it could not be decoded, if so."""
+        if self._calls.batch is None:
+            record = self._assignment.take_for_work(state)
+            records = [] if record is None else [record]
+            origins = [] if state.origin is None else [state.origin]
         else:
-            if error is not None:
-                self._on_news()
-            error = None
+            records, origins = self._assignment.take_many_for_work(state, self._calls.batch.max_records)
+        error, undecoded = state.error, None
+        if not records and isinstance(error, RecordDeserializationError):
+            records, undecoded = [state.take_undecoded(error.offset)], error
+            origins = [] if state.origin is None else [state.origin]
+        elif error is not None:
+            self._on_news()
         if self._assignment.freed:
             self._make_room()
-        return record, error
+        return records, origins, undecoded
 
-    async def _is_through(
-        self, worker: PartitionWorker, record: ConsumerRecord, undecoded: RecordDeserializationError | None
-    ) -> bool:
-        """Whether ``record`` is done with: handled, or skipped."""
-        while True:
-            if self.progress is not None:
-                self.progress.begin(worker)
-            error: Exception | None = undecoded
-            if error is None:
-                error = await self._call_handler(worker, record)
-            if error is None:
-                return True
-            if worker.cancelled:
-                log.warning("cancelled_handler_failed", error=repr(error), exc_info=error)
-                return False
-            if isinstance(error, CommitFailedError) and not self._still_ours(worker.state):
-                log.info("partition_lost_before_commit", error=str(error))
-                worker.ending = True
-                return False
-            finished = await self._settle(worker, record, error)
-            if finished is not None:
-                return finished
-            if worker.ending or worker.moved or undecoded is not None:
-                return False  # it comes again, decoded anew
+    # --- one worker whose records go by their keys ------------------------------------------------------------------------
 
-    async def _call_handler(self, worker: PartitionWorker, record: ConsumerRecord) -> Exception | None:
-        """What the handler raised, or what cannot be sent of that which it returned."""
-        if self.transactions is None:
-            return await call_program("the handler of process()", lambda: self._handler(record))
-        returned: Any = None
+    async def _dispatch(self, worker: KeyedWorker) -> None:
+        """Hands the records of a partition to the lanes of their keys; returns when the last lane has ended."""
+        while not worker.ending:
+            worker.woken.clear()
+            if not self._may_take(worker) or not worker.has_room:
+                await worker.woken.wait()
+                continue
+            key = self._assignment.next_key(worker.state)
+            records, origins, undecoded = self._take(worker.state)
+            if not records:
+                continue
+            (record,), (origin,) = records, origins
+            lane = worker.lane(key if undecoded is None else record.key, record.offset)
+            lane.add(QueuedRecord(record, undecoded, origin, worker.state.epoch))
+            if not lane.started:
+                self._start(lane)
+        while worker.lanes:
+            await asyncio.wait([lane.task for lane in worker.lanes.values()])
+            await asyncio.sleep(0)  # they are closed in the turn after
+        worker.state.give_back_all()
 
-        async def call() -> None:
-            nonlocal returned
-            returned = self._handler(record)
-            if inspect.isawaitable(returned):
-                returned = await returned
+    def _start(self, lane: KeyLane) -> None:
+        topic, partition = lane.state.tp
+        lane.started = True
+        lane.task = asyncio.create_task(
+            self._run_lane(lane), name=f"cohort-handler-{topic}-{partition}-{lane.key!r:.40}"
+        )
+        lane.task.add_done_callback(partial(self._lane_ended, lane))
 
-        error = await call_program("the handler of process()", call)
-        if error is None:
-            try:
-                worker.outputs = await self.transactions.prepare(returned)
-            except Exception as refused:
-                error = refused
-        return error
-
-    async def _settle(self, worker: PartitionWorker, record: ConsumerRecord, error: Exception) -> bool | None:
-        """Does what ``on_error`` says of a failure; whether the record is done with, None when it is to be tried again."""
-        failures, what = worker.failed(record.offset), "handler"
+    async def _run_lane(self, lane: KeyLane) -> None:
+        loop = asyncio.get_running_loop()
+        yield_at_s = loop.time() + _YIELD_EVERY_S
         try:
-            policy = await self._policy(record, error)
-            if isinstance(policy, Retry):
-                if not policy.ended_by(failures):
-                    await self._pause(worker, record, error, policy, failures)
-                    return None
-                policy = policy.then
-            if isinstance(policy, DeadLetter):
-                what = f"writing of a dead letter to {policy.topic!r}"
-                await self._keep_aside(worker, policy, worker.state.stored(record), error, failures)
-        except _OnErrorFailed as failed:
-            what, policy, error = "on_error callback", "raise", failed.error
-        except Exception as failed:
-            failed.__context__ = failed.__context__ or error
-            policy, error = "raise", failed
-        if policy != "raise":
-            return True
-        self.fail(error if isinstance(error, RecordDeserializationError) else _handler_error(what, record, error))
-        return False
+            while lane.queue and not lane.ending:
+                if lane.queue[0].epoch != lane.state.epoch:
+                    lane.drop_first()  # the position was moved: it comes again, or is passed over
+                    continue
+                try:
+                    await lane.slot.take()
+                    if lane.queue and not lane.ending:
+                        await self._handle(lane, lane.next())
+                finally:
+                    lane.slot.free()
+                if loop.time() >= yield_at_s:
+                    await asyncio.sleep(0)
+                    yield_at_s = loop.time() + _YIELD_EVERY_S
+        finally:
+            lane.worker.close(lane)
 
-    async def _keep_aside(
-        self, worker: PartitionWorker, letter: DeadLetter, record: ConsumerRecord, error: Exception, failures: int
-    ) -> None:
-        """Writes a dead letter, or makes it the output of its record."""
-        if self.transactions is None:
-            await self._dead_letters.write(letter, record, error, failures)
-        else:
-            output = self._dead_letters.output(letter, record, error, failures)
-            worker.outputs = await self.transactions.prepare(output, serialized=True)
-
-    async def _policy(self, record: ConsumerRecord, error: Exception) -> Policy:
-        """What ``on_error`` says; "retry" is ``Retry()``. Raises ``_OnErrorFailed`` when it fails itself."""
-        on_error = self._on_error
-        policy: Policy = "raise"
-
-        async def ask() -> None:
-            nonlocal policy
-            answer = on_error(record, error) if callable(on_error) else on_error
-            policy = checked_policy(await answer if inspect.isawaitable(answer) else answer)
-
-        failed = await call_program("on_error of process()", ask)
-        if failed is not None:
-            failed.__context__ = failed.__context__ or error
-            raise _OnErrorFailed(failed)
-        return Retry() if policy == "retry" else policy
-
-    async def _pause(
-        self, worker: PartitionWorker, record: ConsumerRecord, error: Exception, retry: Retry, failures: int
-    ) -> None:
-        """The time before the next attempt: it takes up no slot, and counts as no work."""
-        seconds = retry.pause_s(failures, self._random)
-        if failures & (failures - 1) == 0:  # the first, second, fourth, eighth ...: what fails for hours fills no log
-            log.warning(
-                "handler_retried",
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                failures=failures,
-                of=retry.attempts,
-                pause_ms=round(seconds * 1000),
-                error=repr(error),
-            )
-        if self.progress is not None:
-            self.progress.end(worker)
-        worker.slot.free()
-        if not worker.ending:
-            worker.pausing = True
-            try:
-                await asyncio.sleep(seconds)
-                await worker.slot.take()
-            finally:
-                worker.pausing = False
-
-
-class _OnErrorFailed(Exception):
-    """The program's ``on_error`` has raised ``error``."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(repr(error))
-        self.error = error
-
-
-def _handler_error(what: str, record: ConsumerRecord, error: Exception) -> HandlerError:
-    raised = HandlerError(
-        f"the {what} failed on the record at offset {record.offset} of {record.topic}-{record.partition}: {error!r}. The "
-        "record is not done: it comes first when process() is called again, or goes to the partition's next owner; on_error "
-        f"can skip it or keep it in a DeadLetter topic, and seek(tp, {record.offset + 1}) passes over it",
-        record.topic,
-        record.partition,
-        record.offset,
-    )
-    raised.__cause__ = error
-    return raised
-
-
-def _awaited_thread(task: asyncio.Task[None]) -> asyncio.Future[Any] | None:
-    """What ``asyncio.to_thread`` waits for in ``task``, directly or through coroutines and tasks that it awaits, if it does.
-
-    A future does not say so itself, so this follows what each coroutine awaits. Several tasks at once (``gather``) are not
-    looked into, and in what else runs in an executor nothing tells a thread from a process.
-    """
-    awaited: Any = task
-    in_thread = False
-    while True:
-        if isinstance(awaited, asyncio.Task):
-            awaited, in_thread = awaited.get_coro(), False
-        elif inspect.iscoroutine(awaited):
-            in_thread = awaited.cr_code is asyncio.to_thread.__code__
-            inner = None
-            if awaited.cr_code is asyncio.wait_for.__code__ and awaited.cr_frame is not None:
-                inner = awaited.cr_frame.f_locals.get("fut")
-            awaited = inner if isinstance(inner, asyncio.Task) else awaited.cr_await  # Python 3.11 makes a task of it
-        else:
-            futures = [each for each in gc.get_referents(awaited) if asyncio.isfuture(each)] if awaited else []
-            if len(futures) != 1:
-                return None
-            if in_thread:
-                return futures[0]
-            if not isinstance(futures[0], asyncio.Task):
-                return None
-            awaited = futures[0]
+    def _lane_ended(self, lane: KeyLane, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+        lane.worker.close(lane)  # one that was cancelled before it began has not done so itself
 
 
 async def _wait_for(workers: list[PartitionWorker], timeout_s: float) -> None:

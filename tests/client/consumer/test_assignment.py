@@ -184,13 +184,13 @@ def test_a_marker_behind_the_record_of_a_handler_is_done_with_it() -> None:
     assert record is not None
     state.add(marker(1))
     assert (state.position, state.done) == (2, 0)
-    state.finish()
+    state.finish(record.offset, state.epoch)
     assert state.done == 2
     state.add(batch([2]))
     state.add(marker(3))
     record = made.take_for_work(state)
     assert record is not None
-    state.give_back(record.offset, state.epoch)
+    state.give_back(state.epoch)
     assert (state.position, state.done, state.fetch_offset) == (2, 2, 2), "it comes again, and what lies behind it"
 
 

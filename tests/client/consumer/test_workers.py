@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 from client.consumer.assignment import Assignment
 from client.consumer.config import Deserializer
 from client.consumer.decoding import BatchDecoder
-from client.consumer.error_policy import DeadLetters, OnError, Retry
+from client.consumer.error_policy import DeadLetters, OnBatchError, OnError, Retry
+from client.consumer.handler_calls import BatchLimits, Handler, HandlerCalls
 from client.consumer.partition import FetchedBatch, PartitionState
-from client.consumer.workers import Handler, Workers
+from client.consumer.workers import Workers
 from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
 from client.group import Progress
 from client.producer.producer import Producer
@@ -48,23 +50,28 @@ class Bench:
         handler: Handler,
         *,
         concurrency: int | None = None,
-        on_error: OnError | None = None,
+        on_error: OnError | OnBatchError | None = None,
         deserializer: Deserializer | None = None,
         still_ours: Callable[[PartitionState], bool] = lambda state: not state.frozen,
+        by_key: bool = False,
+        batch: BatchLimits | None = None,
+        pool: Executor | None = None,
     ) -> None:
         self.counts = counts
         self.assignment = Assignment(BatchDecoder(None, deserializer))
         self.news = asyncio.Event()
-        self.workers = Workers(
+        calls = HandlerCalls(
             handler,
             on_error,
-            concurrency,
             self.assignment,
+            batch=batch,
+            pool=pool,
             dead_letters=DeadLetters(no_producer, None),
             random=Random(1),
             still_ours=still_ours,
-            make_room=self._fetch,
-            on_news=self.news.set,
+        )
+        self.workers = Workers(
+            calls, concurrency, self.assignment, by_key=by_key, make_room=self._fetch, on_news=self.news.set
         )
         for tp in counts:
             self.give(tp, 0)
