@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
 
 from coordinator.log_output import get_logger
-from coordinator.web import cluster_views, group_views
-from coordinator.web.guard import HEADERS, HostGuard
+from coordinator.web import cluster_views, group_views, offset_reset, record_views
+from coordinator.web.guard import HEADERS, HostGuard, check_change
 from coordinator.web.page_files import page_files
-from coordinator.web.streams import Streams
+from coordinator.web.streams import Look, Streams
 from coordinator.web.view import Pace, PageSources, Query, View, ViewError
 
 log = get_logger()
@@ -25,6 +26,8 @@ VIEWS: Final[Mapping[str, View]] = {
     "topic": cluster_views.topic,
     "transactions": cluster_views.transactions,
     "transaction": cluster_views.transaction,
+    "records": record_views.records,
+    "reset": offset_reset.plan,
 }
 """By the last part of ``/api/NAME``, which is also ``view=NAME`` of ``/api/events``."""
 
@@ -47,6 +50,7 @@ class PageApi:
         router.add_get("/page/{name}", self._guarded(self._file))
         router.add_get("/api/events", self._guarded(self._events))
         router.add_get("/api/{view}", self._guarded(self._answer))
+        router.add_post("/api/reset", self._guarded(self._reset))
 
     async def close(self) -> None:
         """Ends the streams."""
@@ -60,6 +64,8 @@ class PageApi:
                 response = await handler(request)
             except ViewError as error:
                 response = _refusal(error)
+            except web.HTTPException as error:  # such as a body that is too large
+                response = _refusal(ViewError(error.status, error.reason))
             except Exception:
                 log.exception("page_view_failed", path=request.path)
                 response = _refusal(ViewError(500, "the daemon failed to answer this; its log has the cause"))
@@ -85,16 +91,27 @@ class PageApi:
         view = _view(request.match_info["view"])
         return _json(await view(self._sources, Query(request.query), Pace()))
 
+    async def _reset(self, request: web.Request) -> web.StreamResponse:
+        check_change(request.headers, self._sources.node.settings.http_admin == "yes")
+        try:
+            body = json.loads(await request.read())
+        except (ValueError, RecursionError) as error:
+            raise ViewError(400, f"the body is no JSON: {error}") from error
+        return _json(await offset_reset.execute(self._sources, body))
+
     async def _events(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query)
         view = _view(query.required("view"))
         self._streams.check_room()
+        look: Look = partial(view, self._sources, query)
+        if view is record_views.records:
+            look = record_views.Follower(self._sources, query).look
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         self._keep_open(request)
         await response.prepare(request)
         await self._streams.run(
             response,
-            lambda pace: view(self._sources, query, pace),
+            look,
             lambda: request.transport is None or request.transport.is_closing(),
         )
         return response

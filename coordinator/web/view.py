@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from coordinator.groups.rebalance_history import RebalanceHistory
@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 MAX_ROWS: Final = 200
 """Rows of a list in one answer."""
+MAX_DECODING: Final = 2
+"""Batches of records are up to 64 MB each: so many are decoded for pages at once."""
 _ROWS: Final = 50
 _MAX_TEXT: Final = 1_000
 _LARGEST_EXACT: Final = 2**53 - 1
@@ -45,6 +47,8 @@ class PageSources:
     history: RebalanceHistory
     lags: LagHistory
     is_clustered: bool
+    decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_DECODING))
+    """Held while batches of records are decoded."""
 
     @property
     def node_id(self) -> int:

@@ -108,6 +108,84 @@ async def test_names_of_strangers_are_text_and_nothing_else(tmp_path: Path) -> N
                 looked.faults = [fault for fault in looked.faults if "404" not in fault]
 
 
+async def test_records_are_shown_as_text_json_and_hex_and_followed_live(tmp_path: Path) -> None:
+    async with Coordinator(**SETTINGS) as coordinator, Producer(coordinator.address) as producer:
+        async with Admin(coordinator.address) as admin:
+            await admin.create_topics({"lines": 1})
+        await producer.send("lines", b'{"big":12345678901234567890,"list":[1,{}]}', key=HOSTILE.encode())
+        await producer.send("lines", HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())])
+        await producer.send("lines", bytes(range(256)))
+        await producer.send("lines", None, key=b"gone")
+        await producer.send("lines", b"y" * 20_000)
+        await producer.flush()
+        async with browser_at(coordinator.http_address) as looked:
+            page = looked.page
+            await looked.open("#/topic?topic=lines")
+            rows = page.locator(".records > li")
+            await page.wait_for_selector(".records > li:nth-child(5)")
+            assert [await row.locator(".offset").inner_text() for row in await rows.all()] == ["4", "3", "2", "1", "0"]
+            for row in await rows.all():
+                await row.locator("summary").click()
+            assert "the first 4.1 kB of 20 kB" in await rows.nth(0).inner_text()
+            await rows.nth(0).get_by_role("button").click()
+            await page.wait_for_selector(".records > li:first-child h3:has-text('text · 20 kB')")
+            assert "null" in await rows.nth(1).inner_text()
+            assert "000010  10 11 12 13" in await rows.nth(2).locator("pre").inner_text()
+            strange = await rows.nth(3).inner_text()
+            assert "<img src=x onerror=alert(1)><script>" in strange
+            assert "\u202e" not in strange
+            assert '"big": 12345678901234567890,' in await rows.nth(4).locator("pre").nth(1).inner_text()
+            await keep_screenshot(page, "records", tmp_path)
+            await page.get_by_role("button", name="Follow live").click()
+            await producer.send("lines", b"just now")
+            await page.wait_for_selector(".records > li:first-child:has-text('just now')")
+            await page.get_by_label("Shown").select_option("hex")
+            assert "6a 75 73 74" in await rows.nth(0).locator("summary").inner_text()
+            await page.get_by_label("Beginning with").select_option("offset")
+            await page.get_by_label("Offset", exact=True).fill("3")
+            await page.get_by_role("button", name="Show", exact=True).click()
+            await page.wait_for_selector(".records > li:first-child .offset:has-text('3')")
+            assert await rows.count() == 3
+            assert await page.locator("#content img, #content script").count() == 0
+
+
+async def test_offsets_are_reset_after_a_look_at_what_that_does(tmp_path: Path) -> None:
+    async with Coordinator(**SETTINGS, http_admin="yes") as coordinator:
+        await filled(coordinator)
+        async with browser_at(coordinator.http_address) as looked, Admin(coordinator.address) as admin:
+            page = looked.page
+            await looked.open("#/group?group=readers")
+            await page.get_by_label("To", exact=True).select_option("latest")
+            await page.get_by_role("button", name="Show what it would do").click()
+            plan = page.get_by_role("region", name="What the reset would do")
+            assert "+7" in await plan.inner_text()
+            assert {entry.offset for entry in (await admin.list_offsets("readers")).values()} == {3}
+            await keep_screenshot(page, "reset", tmp_path)
+            await page.get_by_role("button", name="Reset 4 offsets").click()
+            await page.wait_for_selector(".notice.done:has-text('4 offsets reset')")
+            assert {entry.offset for entry in (await admin.list_offsets("readers")).values()} == {10}
+            await page.wait_for_selector("td[data-title='Committed']:has-text('10')")
+            await page.get_by_label("To", exact=True).select_option("earliest")
+            await page.get_by_role("button", name="Show what it would do").click()
+            await page.wait_for_selector("button.danger")
+            await admin.alter_offsets("readers", {TopicPartition("lines", 2): 8})
+            await page.locator("button.danger").click()
+            await page.wait_for_selector(".notice:has-text('another than was shown')")
+            assert {entry.offset for entry in (await admin.list_offsets("readers")).values()} == {8, 10}
+            looked.faults = [fault for fault in looked.faults if "409" not in fault]
+
+
+async def test_without_http_admin_a_reset_is_shown_and_cannot_be_done() -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        await filled(coordinator)
+        async with browser_at(coordinator.http_address) as looked:
+            page = looked.page
+            await looked.open("#/group?group=readers")
+            await page.get_by_role("button", name="Show what it would do").click()
+            await page.wait_for_selector(".notice:has-text('--http-admin yes')")
+            assert await page.locator("button.danger").count() == 0
+
+
 async def test_all_of_it_can_be_reached_with_a_keyboard() -> None:
     async with Coordinator(**SETTINGS) as coordinator:
         await filled(coordinator)

@@ -31,7 +31,7 @@ export function bytes(value) {
     value /= 1000;
     unit += 1;
   }
-  return `${unit && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return `${unit && value < 100 ? value.toFixed(1).replace(/\.0$/, "") : Math.round(value)} ${units[unit]}`;
 }
 
 export function duration(ms) {

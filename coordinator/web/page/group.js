@@ -3,6 +3,7 @@
 import { h, s } from "./dom.js";
 import { ago, count, DASH, memberName, plural, ranges, short } from "./format.js";
 import { badge, empty, facts, href, notice, section, sparkline, strip, table, timeline } from "./parts.js";
+import { reset } from "./reset.js";
 
 const SHOWN = 50, KEPT = 60, RECENT = 8;
 
@@ -54,6 +55,7 @@ export const group = {
       section("Who owns what", matrix(assigned, data, memory)),
       section("Lag by partition", partitions(data, context)),
       section("Members", members(data, assigned)),
+      section("Reset offsets", reset(data, context)),
     ];
   },
 };

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { bytes, count, plural } from "./format.js";
 import { choose, empty, facts, href, notice, pager, search, section, table } from "./parts.js";
+import { records } from "./records.js";
 
 export const topics = {
   view: "topics",
@@ -52,6 +53,7 @@ export const topic = {
       ),
       settings.length
         ? h("p", { class: "fine" }, "Settings of its own: ", settings.map(([name, value]) => `${name}=${value}`).join(", "), ".") : null,
+      section("Records", records(data, context)),
       section("Partitions",
         table("Partitions", [
           ["Partition", "", (row) => h("a", { href: href("topic", { topic: data.topic, partition: row.partition }) }, String(row.partition))],
