@@ -26,6 +26,7 @@ from coordinator.metadata.open import ExtraMissingError
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.nodes.registration import RegistrationRefusedError
 from coordinator.runtime.collector import Collector
+from coordinator.workers import check_alone, check_directory, serve_with_workers
 
 log = get_logger()
 
@@ -49,22 +50,27 @@ _LARGE_BYTES: Final = 4 * 1024 * 1024
 """What glibc's ``mallopt`` is told: an arena keeps so much of what is free, and only larger blocks are mapped one by one."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the daemon until it is told to stop; returns the exit status."""
+def main(arguments: Sequence[str] | None = None, *, as_worker: bool = False) -> int:
+    """Runs the daemon until it is told to stop; returns the exit status. ``as_worker``: as one of ``workers``."""
     standard_error, output = sys.stderr, queue_standard_error()
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments, output)
+        return _run(sys.argv[1:] if arguments is None else arguments, output, as_worker)
     finally:
         output.flush(_LAST_LINES_S)
         sys.stderr = standard_error
 
 
-def _run(arguments: Sequence[str], output: LogWriter) -> int:
+def _run(arguments: Sequence[str], output: LogWriter, as_worker: bool) -> int:
     try:
         settings, warnings = load_settings(arguments, os.environ)
         configure(settings.log_format, settings.log_level)
         for warning in warnings:
             log.warning("variable_ignored", reason=warning)
+        if not as_worker:
+            check_directory(settings)
+            if settings.workers > 1:
+                check_alone(settings)
+                return asyncio.run(serve_with_workers(settings))
         settings, lowered = fit_open_files(settings, _raise_open_files())
     except ConfigurationError as error:
         print(f"cohortd: {error}", file=sys.stderr)

@@ -53,6 +53,13 @@ class Settings:
         "ack", "ack: fdatasync before every acknowledgement; os: leave it to the kernel, a power cut may lose records"
     )
 
+    workers: int = _setting(
+        1,
+        "processes that share the work, each a node of one cluster on this machine; their ports count up from port",
+        1,
+        64,
+    )
+
     advertised_host: str = _setting("", "host that clients are told; empty: the address they connected to")
     advertised_port: int = _setting(0, "port that clients are told; 0: the port they connected to", 0, 65535)
     node_id: int = _setting(
@@ -337,7 +344,7 @@ class Settings:
     @property
     def is_standalone(self) -> bool:
         """Whether this node is alone and stays so: its metadata is its own, and it serves them to no other."""
-        return self.metadata == "local" and not self.serve_metadata
+        return self.metadata == "local" and not self.serve_metadata and self.workers == 1
 
     def told_to_kafka(self, address: tuple[str, int]) -> tuple[str, int]:
         """Host and port that Kafka's clients are told; those of ``address`` where the settings say nothing."""
@@ -356,6 +363,10 @@ class Settings:
             raise ConfigurationError("metadata is ''; it can be 'local' or a URL, such as etcd://HOST:PORT/NAME")
         if self.serve_metadata and self.metadata != "local":
             raise ConfigurationError(f"serve_metadata offers the local store, and metadata is {self.metadata!r}")
+        if self.import_metadata == "yes" and self.workers > 1:
+            raise ConfigurationError(
+                "import_metadata is for a node that joins a cluster, and workers are one of their own"
+            )
         if (
             not self.is_standalone
             and self.kafka_port

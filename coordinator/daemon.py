@@ -421,6 +421,7 @@ class Daemon:
             cluster=not self._is_alone,
             default_replication_factor=settings.default_replication_factor,
             offsets_replication_factor=settings.offsets_replication_factor,
+            awaited_nodes=settings.workers,
         )
 
     def _group_coordinator(self, catalog: Catalog, logs: LogManager, cluster: Cluster | None) -> GroupCoordinator:

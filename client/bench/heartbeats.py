@@ -27,7 +27,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
         daemon(setting.directory / "data", "--log-level", "error") as server,
     ):
         members = await form_group(server.address, "heartbeats", CONNECTIONS)
-        exchanges = [_exchange(member) for member in members]
+        exchanges = [exchange_of(member) for member in members]
         floor_load = await Load.connect(echo.address, [Exchange(each.request, each.request) for each in exchanges])
         load = await Load.connect(server.address, exchanges)
         try:
@@ -50,7 +50,8 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     )
 
 
-def _exchange(member: RawMember) -> Exchange:
+def exchange_of(member: RawMember) -> Exchange:
+    """A member's Heartbeat and the one right answer."""
     request = HeartbeatRequest(member.group_id, member.generation, member.member_id, None, 0)
     return Exchange(
         encode_request(request.api_key, 0, _CORRELATION_ID, "bench", encode_message(request)),

@@ -26,7 +26,12 @@ _REBALANCE_TIMEOUT_MS: Final = 30_000
 _LOOK_EVERY_MS: Final = 100
 _PROTOCOL: Final = "bench"
 _AGAIN: Final = frozenset(
-    {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,  # of a node that was told a moment ago that it leads
+    }
 )
 
 

@@ -27,11 +27,13 @@ from client.bench import (
     spark_kafka,
     transactions,
     transactions_read,
+    workers,
 )
 from client.bench.figures import Benchmark
 
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     "heartbeats": Benchmark("Heartbeat requests a second, over 50 connections", heartbeats.run),
+    "workers": Benchmark("Heartbeat requests a second of a daemon with one worker and with two", workers.run),
     "commits": Benchmark("offset commits a second of 64 members, each on disk before its answer", commits.run),
     "join": Benchmark("time until the members of a group own all partitions", join.run),
     "rebalance_latency": Benchmark(

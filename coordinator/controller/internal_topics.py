@@ -1,4 +1,4 @@
-"""The topics of the coordinators, made once as many nodes live as each of their partitions is to have replicas."""
+"""The topics of the coordinators, made once as many nodes live as are awaited: one for each replica, or all workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class InternalTopics:
     def _is_due(self) -> bool:
         accepting = sum(node.accepting for node in self._catalog.live.values())
         is_controller = self._catalog.controller == self._catalog.node_id
-        return is_controller and accepting >= self._catalog.offsets_replication_factor
+        return is_controller and accepting >= self._catalog.awaited_nodes
 
     async def _made(self) -> bool:
         """False when it is to be tried again, after a pause."""

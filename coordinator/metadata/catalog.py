@@ -130,6 +130,7 @@ class Catalog:
         cluster: bool = False,
         default_replication_factor: int = 1,
         offsets_replication_factor: int = 1,
+        awaited_nodes: int = 1,
     ) -> None:
         """``internal_segment_bytes`` says how large segments are, by internal topic. In a ``cluster`` the metadata says
         which nodes live; otherwise this one is all there is."""
@@ -159,6 +160,7 @@ class Catalog:
         self._partitions = 0  # that the topics of clients have
         self.default_replication_factor = default_replication_factor
         self.offsets_replication_factor = offsets_replication_factor  # of all internal topics
+        self.awaited_nodes = max(awaited_nodes, offsets_replication_factor)  # before those are made
         self.cluster = cluster
         self.nodes: Mapping[int, NodeInfo] = {}
         """The nodes that live, by id; another object after each change."""
@@ -393,7 +395,7 @@ class Catalog:
         """Why there are no topics of the coordinators yet in a cluster, "" when they are there."""
         if all(name in self.topics for name in INTERNAL_TOPICS):
             return ""
-        wanted, nodes = self.offsets_replication_factor, sorted(node for node in self.live if self.live[node].accepting)
+        wanted, nodes = self.awaited_nodes, sorted(node for node in self.live if self.live[node].accepting)
         known = ", ".join(map(str, nodes)) or "none"
         return (
             f"the topics of the coordinators are made once {wanted} nodes live (offsets_replication_factor), and "

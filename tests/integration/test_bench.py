@@ -16,6 +16,7 @@ FIELDS = {"bench", "metric", "value", "unit", "floor", "floor_name", "ratio", "p
 
 METRICS = {
     "heartbeats": {"requests_per_s"},
+    "workers": {"heartbeats_1_per_s", "heartbeats_2_per_s"},
     "commits": {"commits_per_s", "p50_ms", "p99_ms"},
     "join": {"all_own_s", "rest_own_after_leave_s", "crowd_own_s"},
     "rebalance_latency": {f"{what}_to_revoke_{quantile}_ms" for quantile in ("p50", "p99")

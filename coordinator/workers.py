@@ -1,0 +1,248 @@
+"""``cohortd --workers N``: N daemons on one machine, a process each, as the nodes of one cluster.
+
+A Python process uses one core for its event loop. N of them share out partitions and groups as nodes of a cluster do: the
+first keeps the metadata and serves them to the others, and it is the address that clients are given. They learn the
+others' from it. Nothing is replicated between them, as they stand on one machine: what one has led waits while it is
+started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.config import ENVIRONMENT_PREFIX, ConfigurationError, Settings
+from coordinator.log_output import get_logger
+from coordinator.metadata import urls
+
+log = get_logger()
+
+_DIRECTORY: Final = "workers"
+"""Below the data directory; no partition's directory can have that name."""
+_LOOPBACK: Final = "127.0.0.1"
+_SERVES: Final = re.compile(r"^(listening on|listening for Kafka's clients on|serving metrics and health on) (\S+)$")
+_SHORTEST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_RUNS_WELL_S: Final = 60.0
+"""After so long a worker's next end is no longer taken for a repetition of its last."""
+_BEYOND_STOP_S: Final = 10.0
+"""What a worker gets beside its settings' time to hand over and drain before it is killed."""
+
+
+def settings_of_workers(settings: Settings, metadata_port: int) -> list[Settings]:
+    """The settings of each worker. Ports that are fixed count up from the first worker's, free ones stay free."""
+    common = dataclasses.replace(settings, offsets_replication_factor=1)
+    serving = dataclasses.replace(common, node_id=0, serve_metadata=f"{_LOOPBACK}:{metadata_port}")
+    return [serving, *(_other(common, number, metadata_port) for number in range(1, settings.workers))]
+
+
+def _other(common: Settings, number: int, metadata_port: int) -> Settings:
+    def counted(port: int) -> int:
+        return port + number if port > 0 else port
+
+    http = common.http
+    if http:
+        host, port = urls.address(http)
+        http = f"[{host}]:{counted(port)}" if ":" in host else f"{host}:{counted(port)}"
+    return dataclasses.replace(
+        common,
+        node_id=number,
+        metadata=f"cohort://{_LOOPBACK}:{metadata_port}/{_DIRECTORY}",
+        data_dir=str(Path(common.data_dir) / _DIRECTORY / str(number)),
+        port=counted(common.port),
+        advertised_port=counted(common.advertised_port),
+        peer_port=counted(common.peer_port),
+        kafka_port=counted(common.kafka_port),
+        kafka_advertised_port=counted(common.kafka_advertised_port),
+        http=http,
+    )
+
+
+def check_alone(settings: Settings) -> None:
+    """Raises ``ConfigurationError`` when the workers are to be nodes of another cluster than their own."""
+    if settings.metadata != "local" or settings.serve_metadata or settings.node_id > 0:
+        raise ConfigurationError(
+            f"workers is {settings.workers}, and workers are the nodes of a cluster of their own: leave metadata, "
+            "serve_metadata and node_id out, or start one daemon for each node of another cluster"
+        )
+
+
+def check_directory(settings: Settings) -> None:
+    """Raises ``ConfigurationError`` when the data directory was shared out to more workers than are to run."""
+    try:
+        found = [int(name) for name in os.listdir(Path(settings.data_dir) / _DIRECTORY) if name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if (needed := max(found, default=0) + 1) > settings.workers:
+        raise ConfigurationError(
+            f"{settings.data_dir!r} holds the partitions of {needed} workers, and workers is {settings.workers}: start "
+            f"with --workers {needed}; to run fewer, move what the last ones have to others first (cohort topics reassign "
+            f"--drain-node, cohort cluster remove-node), stop, and remove their directories in {_DIRECTORY}"
+        )
+
+
+def as_arguments(settings: Settings) -> list[str]:
+    """The command line that gives these settings, whatever the environment and a file say."""
+    return [
+        f"--{spec.name.replace('_', '-')}={getattr(settings, spec.name)}"
+        for spec in dataclasses.fields(settings)
+        if getattr(settings, spec.name) != spec.default
+    ]
+
+
+class Worker:
+    """One worker's process, and what it has said of its addresses."""
+
+    def __init__(self, number: int, settings: Settings) -> None:
+        self.number = number
+        self.serves: dict[str, str] = {}
+        """What it serves, by the words of its lines."""
+        self.ready = asyncio.Event()
+        self._settings = settings
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> int:
+        """Starts the process and returns its exit status once it has ended. Its lines go to this process's stderr."""
+        self.ready.clear()
+        environment = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "coordinator.worker", *as_arguments(self._settings)),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C goes to the parent alone, which stops its workers in order
+        )
+        self._process = process
+        log.info("worker_started", worker=self.number, pid=process.pid)
+        assert process.stderr is not None
+        with contextlib.suppress(ValueError):  # a line without an end, longer than asyncio reads: it is not passed on
+            async for line in process.stderr:
+                self._said(line.decode(errors="replace").rstrip())
+        return await process.wait()
+
+    def end(self, number: signal.Signals) -> None:
+        """Sends the process a signal, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    def _said(self, line: str) -> None:
+        match = _SERVES.match(line)
+        if match is None:
+            prefix = "" if self._settings.log_format == "json" else f"worker {self.number}: "
+            print(f"{prefix}{line}", file=sys.stderr)
+            return
+        self.serves[match[1]] = match[2]
+        if match[1] == "listening on":
+            self._keep_ports()
+            self.ready.set()
+
+    def _keep_ports(self) -> None:
+        """Free ports that it has picked are its own from now on, as clients know them."""
+        ports = {words: int(address.rpartition(":")[2]) for words, address in self.serves.items()}
+        port, kafka_port = ports["listening on"], ports.get("listening for Kafka's clients on", 0)
+        http = self.serves.get("serving metrics and health on", "").removeprefix("http://")
+        self._settings = dataclasses.replace(self._settings, port=port, kafka_port=kafka_port, http=http)
+
+
+class Workers:
+    """Starts the workers, keeps them running, and stops them in order."""
+
+    def __init__(self, settings: Settings, metadata_port: int) -> None:
+        self._settings = settings
+        self._workers = [
+            Worker(number, each) for number, each in enumerate(settings_of_workers(settings, metadata_port))
+        ]
+        self._running: dict[int, asyncio.Task[int]] = {}
+
+    async def serve(self, stopping: asyncio.Event) -> int:
+        """Serves until ``stopping``; returns the exit status, which is a worker's if one cannot serve at the start."""
+        stopped = asyncio.create_task(stopping.wait())
+        status: int | None = None
+        keeping: Sequence[asyncio.Task[None]] = ()
+        try:
+            status = await self._start(stopped)
+            if status is None:
+                for words, address in self._workers[0].serves.items():
+                    print(f"{words} {address}", file=sys.stderr)
+                keeping = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
+                await stopped
+        finally:
+            for task in (stopped, *keeping):
+                task.cancel()
+            await asyncio.gather(stopped, *keeping, return_exceptions=True)
+            await self._stop()
+        return status or 0
+
+    def kill(self) -> None:
+        """SIGKILL for all of them."""
+        for worker in self._workers:
+            worker.end(signal.SIGKILL)
+
+    async def _start(self, stopped: asyncio.Task[bool]) -> int | None:
+        """The first, which has the metadata, then the others. An exit status when one ended or all are to stop."""
+        first, *others = self._workers
+        for group in ([first], others):
+            for worker in group:
+                self._running[worker.number] = asyncio.create_task(worker.run())
+            ready = asyncio.gather(*(worker.ready.wait() for worker in group))
+            ends = [self._running[worker.number] for worker in group]
+            waited: list[asyncio.Future[Any]] = [ready, stopped, *ends]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                ready.cancel()
+                await asyncio.gather(ready, return_exceptions=True)
+                return next((task.result() for task in ends if task.done()), 0)
+        return None
+
+    async def _keep(self, worker: Worker) -> None:
+        """Starts a worker again whenever it ends, at once the first time and then after longer pauses."""
+        pause_s, began = 0.0, time.monotonic()
+        while True:
+            status = await asyncio.shield(self._running[worker.number])
+            if time.monotonic() - began > _RUNS_WELL_S:
+                pause_s = 0.0
+            log.error("worker_ended", worker=worker.number, status=status, starts_in_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s, began = min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, 2 * pause_s)), time.monotonic()
+            self._running[worker.number] = asyncio.create_task(worker.run())
+
+    async def _stop(self) -> None:
+        """The one that has the metadata last, as the others still write there. Each is killed that takes too long."""
+        bound_s = (self._settings.controlled_shutdown_ms + self._settings.drain_timeout_ms) / 1000 + _BEYOND_STOP_S
+        first, *others = self._workers
+        for group in (others, [first]):
+            for worker in group:
+                worker.end(signal.SIGTERM)
+            ends = [self._running[worker.number] for worker in group if worker.number in self._running]
+            if ends:
+                _, late = await asyncio.wait(ends, timeout=bound_s)
+                for worker in group:
+                    worker.end(signal.SIGKILL)
+                await asyncio.gather(*late, return_exceptions=True)
+
+
+async def serve_with_workers(settings: Settings) -> int:
+    """Runs the daemon as ``settings.workers`` processes until SIGTERM or SIGINT; a second one kills them."""
+    with socket.create_server((_LOOPBACK, 0)) as free:
+        metadata_port: int = free.getsockname()[1]
+    workers, stopping = Workers(settings, metadata_port), asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            workers.kill()
+            os._exit(1)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return await workers.serve(stopping)

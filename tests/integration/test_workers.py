@@ -1,0 +1,154 @@
+"""``cohortd --workers N``: processes that share partitions and groups, are kept running, and end with their parent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from client.admin import Admin
+from client.consumer import Consumer
+from client.producer.producer import Producer
+from coordinator.config import ConfigurationError, Settings
+from coordinator.workers import as_arguments, check_alone, check_directory, settings_of_workers
+from tests.daemon_process import DaemonProcess
+
+WITHIN_S = 60.0
+_STARTED = re.compile(r"worker_started +pid=(\d+) worker=(\d+)")
+
+
+@contextmanager
+def two_workers(directory: Path, *options: str) -> Iterator[DaemonProcess]:
+    daemon = DaemonProcess(directory, "--workers", "2", "--node-session-ms", "2000", *options, "--log-level", "info")
+    try:
+        yield daemon.start()
+    finally:
+        daemon.terminate()
+
+
+def pids(daemon: DaemonProcess) -> dict[int, int]:
+    """The process that each worker has now."""
+    found = (_STARTED.search(line) for line in list(daemon.output))
+    return {int(match[2]): int(match[1]) for match in found if match}
+
+
+async def ended(pid: int) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while Path(f"/proc/{pid}").exists():
+            await asyncio.sleep(0.05)
+
+
+async def test_topics_and_coordinators_are_shared_out_and_found_from_one_address(tmp_path: Path) -> None:
+    with two_workers(tmp_path / "data") as daemon:
+        async with Admin(bootstrap_servers=daemon.address) as admin:
+            await admin.create_topics({"orders": 4})
+            leaders = {
+                each.partition: each.leader for each in (await admin.describe_topics("orders"))["orders"].partitions
+            }
+            assert sorted(leaders.values()) == [0, 0, 1, 1]
+        async with Producer(bootstrap_servers=daemon.address) as producer:
+            for number in range(40):
+                await producer.send_and_wait("orders", b"%d" % number, partition=number % 4)
+        read: set[bytes] = set()
+        for group in ("billing", "shipping", "audit"):
+            async with Consumer(
+                "orders", bootstrap_servers=daemon.address, group_id=group, auto_offset_reset="earliest"
+            ) as consumer:
+                async with asyncio.timeout(WITHIN_S):
+                    while len(read) < 40:
+                        read |= {
+                            each.value for part in (await consumer.getmany(timeout_ms=500)).values() for each in part
+                        }
+                await consumer.commit()
+            read = set()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(tmp_path: Path, victim: int) -> None:
+    with two_workers(tmp_path / "data") as daemon:
+        async with Admin(bootstrap_servers=daemon.address) as admin:
+            await admin.create_topics({"orders": 4})
+        before = pids(daemon)
+        acknowledged = []
+        async with Producer(bootstrap_servers=daemon.address, delivery_timeout_ms=60_000) as producer:
+            for number in range(120):
+                if number == 40:
+                    os.kill(before[victim], signal.SIGKILL)
+                await producer.send_and_wait("orders", b"%d" % number, partition=number % 4)
+                acknowledged.append(b"%d" % number)
+        assert pids(daemon)[victim] != before[victim]
+        assert pids(daemon)[1 - victim] == before[1 - victim]
+        async with Consumer(bootstrap_servers=daemon.address, auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["orders"])
+            read: list[bytes] = []
+            async with asyncio.timeout(WITHIN_S):
+                while len(read) < len(acknowledged):
+                    for records in (await consumer.getmany(timeout_ms=500)).values():
+                        read += [record.value for record in records]
+        assert sorted(read) == sorted(acknowledged)
+
+
+async def test_workers_stop_with_their_parent_also_when_it_is_killed(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "data", "--workers", "2", "--log-level", "info").start()
+    workers = pids(daemon).values()
+    assert len(workers) == 2
+    assert daemon.terminate() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    daemon = DaemonProcess(tmp_path / "data", "--workers", "2", "--log-level", "info").start()
+    workers = pids(daemon).values()
+    daemon.kill()
+    for pid in workers:
+        await ended(pid)
+
+
+def test_a_worker_that_cannot_serve_ends_the_start_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "workers").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator", "--workers", "2", "--port", "0", "--data-dir", str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "cannot serve" in done.stderr
+
+
+def test_fewer_workers_than_have_partitions_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "workers" / "2").mkdir(parents=True)
+    settings = Settings(data_dir=str(tmp_path))
+    with pytest.raises(ConfigurationError, match="start with --workers 3"):
+        check_directory(settings)
+    check_directory(Settings(data_dir=str(tmp_path), workers=3))
+    check_directory(Settings(data_dir=str(tmp_path / "none")))
+
+
+def test_workers_are_a_cluster_of_their_own() -> None:
+    for other in ({"metadata": "etcd://h:2379/c"}, {"serve_metadata": "127.0.0.1:1"}, {"node_id": 3}):
+        with pytest.raises(ConfigurationError, match="a cluster of their own"):
+            check_alone(Settings(workers=2, **other))
+
+
+def test_ports_count_up_from_those_of_the_first_worker() -> None:
+    given = Settings(workers=3, port=7337, kafka_port=9092, http="[::1]:7338", data_dir="d").check()
+    first, second, third = settings_of_workers(given, 7400)
+    assert (first.port, second.port, third.port) == (7337, 7338, 7339)
+    assert (first.kafka_port, third.kafka_port, third.http) == (9092, 9094, "[::1]:7340")
+    assert (first.serve_metadata, second.metadata) == ("127.0.0.1:7400", "cohort://127.0.0.1:7400/workers")
+    assert (first.data_dir, second.data_dir) == ("d", "d/workers/1")
+    assert {each.offsets_replication_factor for each in (first, second, third)} == {1}
+    free = settings_of_workers(Settings(workers=2, port=0, kafka_port=-1), 7400)
+    assert [(each.port, each.kafka_port) for each in free] == [(0, -1), (0, -1)]
+    assert as_arguments(free[0]) == [
+        "--port=0", "--workers=2", "--node-id=0", "--serve-metadata=127.0.0.1:7400", "--offsets-replication-factor=1",
+        "--kafka-port=-1",
+    ]  # fmt: skip
