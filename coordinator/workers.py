@@ -16,7 +16,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -206,14 +205,17 @@ class Workers:
 
     async def _keep(self, worker: Worker) -> None:
         """Starts a worker again whenever it ends, at once the first time and then after longer pauses."""
-        pause_s, began = 0.0, time.monotonic()
+        pause_s, began = 0.0, asyncio.get_running_loop().time()
         while True:
             status = await asyncio.shield(self._running[worker.number])
-            if time.monotonic() - began > _RUNS_WELL_S:
+            if asyncio.get_running_loop().time() - began > _RUNS_WELL_S:
                 pause_s = 0.0
             log.error("worker_ended", worker=worker.number, status=status, starts_in_s=pause_s)
             await asyncio.sleep(pause_s)
-            pause_s, began = min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, 2 * pause_s)), time.monotonic()
+            pause_s, began = (
+                min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, 2 * pause_s)),
+                asyncio.get_running_loop().time(),
+            )
             self._running[worker.number] = asyncio.create_task(worker.run())
 
     async def _stop(self) -> None:
