@@ -13,8 +13,8 @@ from typing import Final
 
 from coordinator.metadata.partitions import NO_LEADER
 from coordinator.remote_markers import PURPOSE
-from coordinator.runtime.admission import ANSWER_TIMEOUT_S
 from coordinator.runtime.cluster import Cluster
+from coordinator.runtime.participants import ANSWER_TIMEOUT_S
 from coordinator.server.peers.client import PeerLostError
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

@@ -8,6 +8,7 @@ from enum import IntEnum
 class KafkaCode(IntEnum):
     """Kafka's numbers and names, beside those of ``protocol.errors.ErrorCode``."""
 
+    OPERATION_NOT_ATTEMPTED = 55
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
     UNKNOWN_TOPIC_ID = 100

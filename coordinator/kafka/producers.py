@@ -13,8 +13,8 @@ from coordinator.kafka.batches import BatchAdmission
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import KafkaNode
-from coordinator.kafka.transactions import told_code
-from coordinator.server.call import StepsLeft
+from coordinator.kafka.transactions import keeps_epoch, told_code
+from coordinator.server.call import Handler, StepsLeft
 from coordinator.server.dispatch import ErrorTexts
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
@@ -47,9 +47,19 @@ class _Produce:
         led = LedPartitions(inner.catalog, inner.logs, inner.membership)
         transactions, admission = inner.transactions, BatchAdmission(inner.metadata)
         self._node = node
-        self._handle = ProduceHandler(
-            inner.catalog, led, transactions.admission, transactions.held_commits, inner.wall_ms, admission
-        ).handle
+
+        def handler(*, keeps_epoch: bool) -> Handler:
+            return ProduceHandler(
+                inner.catalog,
+                led,
+                transactions.admission,
+                transactions.held_commits,
+                inner.wall_ms,
+                admission,
+                keeps_epoch=keeps_epoch,
+            ).handle
+
+        self._handle, self._handle_under_kept_epoch = handler(keeps_epoch=False), handler(keeps_epoch=True)
 
     def handle(self, call: KafkaCall) -> StepsLeft:
         """Answers when the batches are where ``acks`` wants them; with acks=0 there is no answer."""
@@ -76,7 +86,7 @@ class _Produce:
         def told(response: native_records.ProduceResponse) -> None:
             call.reply(self._produced(call, response, ids, unknown))
 
-        steps = call.ask(self._handle, asked, told)
+        steps = call.ask(self._handle_under_kept_epoch if keeps_epoch(0, call.version) else self._handle, asked, told)
         if unknown and request.acks == 0:  # there is no answer that could say so
             call.connection.close_with(f"records with acks=0 were refused: {_no_such_id(unknown[0])}")
         return steps

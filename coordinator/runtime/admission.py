@@ -22,47 +22,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple
 
+from coordinator.runtime.kept_epochs import KeptEpochs, KeptEpochWrite
+from coordinator.runtime.participants import (
+    ANSWER_TIMEOUT_S,
+    MAX_WAITING,
+    WRITES_AT_ONCE,
+    CallLater,
+    Participant,
+    ParticipantKey,
+    Timer,
+    TransactionName,
+    Transactions,
+    by_topic,
+)
 from protocol.errors import ErrorCode
-from protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, TransactionTopic
-
-ANSWER_TIMEOUT_S: Final = 10.0
-"""How long the coordinator may take: it lets a request wait for end markers for five seconds, and writes to its disk."""
-
-MAX_WAITING: Final = 64
-"""Writes of one transaction to one participant that wait for the coordinator's answer; a client has fewer under way."""
-
-WRITES_AT_ONCE: Final = 64
-"""Writes that are taken in one turn of the loop once the coordinator has answered: some 30 µs each."""
-
-ParticipantKey = tuple[str, str, int]
-"""Topic, topic id and partition of a log; for groups those of their partition of ``__consumer_offsets``."""
-
-
-class Participant(Protocol):
-    """Where transactions are open: the log of a partition, or a shard of groups."""
-
-    def open_epoch(self, producer_id: int) -> int | None:
-        """The epoch of the producer's transaction that is open here; None when none is."""
-
-
-class Transactions(Protocol):
-    """The way to the coordinators of transactions."""
-
-    def add(self, request: AddPartitionsToTxnRequest, done: Callable[[AddPartitionsToTxnResponse], None]) -> None:
-        """Asks the coordinator; ``done`` is called once with its answer, perhaps at once."""
-
-
-class Timer(Protocol):
-    """A call that has not been made yet."""
-
-    def cancel(self) -> None:
-        """It is not wanted any more."""
-
-
-CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Calls a function after so many seconds, as the loop's ``call_later`` does."""
+from protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 
 class TransactionalWrite(NamedTuple):
@@ -77,17 +53,6 @@ class TransactionalWrite(NamedTuple):
     sequence: int
     proceed: Callable[[], None]
     refuse: Callable[[ErrorCode, str], None]
-
-
-class TransactionName(NamedTuple):
-    """The transaction that a write belongs to."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-
-    def __str__(self) -> str:
-        return f"producer {self.producer_id} of transactional id {self.transactional_id!r}, epoch {self.producer_epoch}"
 
 
 class _Waiting:
@@ -118,12 +83,13 @@ class Admission:
     def __init__(self, transactions: Transactions, call_later: CallLater) -> None:
         self._transactions = transactions
         self._call_later = call_later
+        self._kept_epochs = KeptEpochs(transactions, call_later)
         self._waiting: dict[tuple[ParticipantKey, int], dict[int, _Waiting]] = {}
         """By participant and producer id, then by epoch: what waits for the coordinator."""
 
     def __len__(self) -> int:
         """Transactions that the coordinator is being asked about, counted for each participant."""
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, self._waiting.values())) + len(self._kept_epochs)
 
     def enter(self, name: TransactionName, writes: Iterable[TransactionalWrite]) -> None:
         """Takes or refuses the writes of one request in one transaction, now or later.
@@ -144,16 +110,21 @@ class Admission:
         if asks_for:
             self._ask(_Question(name, asks_for), verify_only=False)
 
+    def enter_under_kept_epoch(self, name: TransactionName, writes: Iterable[KeptEpochWrite]) -> None:
+        """The same for a Kafka producer from before KIP-890, whose ``name`` has the epoch that it keeps."""
+        self._kept_epochs.enter(name, writes)
+
     def marker(self, key: ParticipantKey, ends: Iterable[tuple[int, int, bool]]) -> None:
         """End markers are about to be written by a participant: producer id, epoch, and whether it committed, of each."""
         for producer_id, producer_epoch, _ in ends:
             for epoch, waiting in self._waiting.get((key, producer_id), {}).items():
                 if epoch <= producer_epoch:
                     waiting.void = True
+        self._kept_epochs.marker(key, ends)
 
     def awaited(self) -> Iterable[ParticipantKey]:
         """The participants at which writes wait for the coordinator's answer."""
-        return dict.fromkeys(key for key, _ in self._waiting)
+        return dict.fromkeys((*(key for key, _ in self._waiting), *self._kept_epochs.awaited()))
 
     def lost(self, key: ParticipantKey, code: ErrorCode, why: str) -> None:
         """A participant is not led here any more: what waits is for its next leader to take, which hears of end markers that
@@ -164,6 +135,7 @@ class Admission:
             writes, waiting.writes = waiting.writes, deque()
             for write in writes:
                 write.refuse(code, why)
+        self._kept_epochs.lost(key, code, why)
 
     def awaits(self, key: ParticipantKey, producer_id: int, producer_epoch: int) -> bool:
         """Whether writes of a transaction wait for the coordinator's answer, and may open it here."""
@@ -206,7 +178,7 @@ class Admission:
         text = f"{name}: its coordinator has not answered within {ANSWER_TIMEOUT_S:.0f} s; try again"
         overdue = AddPartitionsToTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         question.timer = self._call_later(ANSWER_TIMEOUT_S, partial(answered, overdue))
-        topics = _by_topic(question.asks_for)
+        topics = by_topic(question.asks_for)
         self._transactions.add(AddPartitionsToTxnRequest(*name, topics, verify_only), answered)
 
     def _answered(
@@ -278,10 +250,3 @@ def _gap(name: TransactionName, write: TransactionalWrite) -> str:
         f"{name}: its first batch in {_where(write)} is missing, and this one begins with sequence {write.sequence}: "
         "send them in order"
     )
-
-
-def _by_topic(keys: Iterable[ParticipantKey]) -> tuple[TransactionTopic, ...]:
-    topics: dict[tuple[str, str], list[int]] = {}
-    for topic, topic_id, partition in keys:
-        topics.setdefault((topic, topic_id), []).append(partition)
-    return tuple(TransactionTopic(*topic, tuple(partitions)) for topic, partitions in topics.items())

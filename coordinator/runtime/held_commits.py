@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from coordinator.runtime.admission import CallLater, Timer
+from coordinator.runtime.participants import CallLater, Timer
 from protocol.messages.transactions import EndTxnRequest
 
 HOLD_S: Final = 5.0

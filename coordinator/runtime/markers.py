@@ -17,8 +17,9 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
-from coordinator.runtime.admission import Admission, ParticipantKey
+from coordinator.runtime.admission import Admission
 from coordinator.runtime.leadership_proof import LeadershipProof
+from coordinator.runtime.participants import ParticipantKey
 
 log = get_logger()
 

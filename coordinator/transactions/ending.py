@@ -1,4 +1,9 @@
-"""How transactions end: EndTxn, the transaction timeout, an administrator. The decision is one record."""
+"""How transactions end: EndTxn, the transaction timeout, an administrator. The decision is one record.
+
+Each end is followed by another epoch. A Kafka producer from before KIP-890 does not learn it: when its own EndTxn ended the
+transaction, the record says which identity it keeps, and what names that is about the transaction that is current then. All
+other ends are also the end of that: the producer is told that it is fenced.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +58,7 @@ def end(transactions: Transactions, request: EndTxnRequest, step: TransactionSte
     state = transactions.known(request.transactional_id)
     if state is None:
         return no_such_id(request.transactional_id)
-    named = Identity(request.producer_id, request.producer_epoch)
+    named = state.meant(Identity(request.producer_id, request.producer_epoch), request.keeps_epoch)
     if request.version > NO_VERSION:
         fault = scope_fault(state, request.scope, step.config)
         fault = fault or length_fault("metadata of the version", request.metadata, step.config)
@@ -65,6 +70,8 @@ def end(transactions: Transactions, request: EndTxnRequest, step: TransactionSte
         return _end_current(transactions, state, request, step)
     previous = state.identity.previous
     if previous is None or named != previous.identity or previous.how in (Ended.FENCED, Ended.RENEWED):
+        return not_current(state, named)
+    if request.keeps_epoch:  # it was ended behind its back, and it would not hear of another epoch
         return not_current(state, named)
     if previous.how in _ABORTS if not request.committed else previous.how is Ended.COMMITTED:
         return _answer(state.identity)
@@ -142,7 +149,7 @@ def decide(
         )
     if completing is not None:
         order_markers(state, completing, step)
-        if winners is None and how in (Ended.COMMITTED, Ended.ABORTED):
+        if winners is None and how in (Ended.COMMITTED, Ended.ABORTED) and record.kept is None:
             carrying.carry(state, record, step)
     else:
         step.effects.records += [MemberTombstone(state.transactional_id, name, member) for member in members]
@@ -165,15 +172,10 @@ def succeed(
             return None
         following = Identity(producer_id, 0)
     carrying.give_up(state, step)
-    previous = Previous(*current.identity, how)
+    previous = Previous(*(current.kept or current.identity), how)  # as its producer names it
+    changes = {"previous": previous, "kept": None, **changes}
     return write_identity(
-        transactions,
-        state,
-        step,
-        producer_id=following.producer_id,
-        epoch=following.epoch,
-        previous=previous,
-        **changes,
+        transactions, state, step, producer_id=following.producer_id, epoch=following.epoch, **changes
     )
 
 
@@ -181,6 +183,8 @@ def _end_current(
     transactions: Transactions, state: TransactionalId, request: EndTxnRequest, step: TransactionStep
 ) -> Outcome:
     members = state.open_members
+    if request.keeps_epoch and not members:
+        return _end_nothing(state, request)
     how = Ended.COMMITTED if request.committed else Ended.ABORTED
     fault = _commit_fault(state, request) if request.committed else None
     if fault is not None:
@@ -192,6 +196,8 @@ def _end_current(
             "scope": request.scope,
             "committed_metadata": request.metadata,
         }
+    if request.keeps_epoch:
+        changes["kept"] = Identity(request.producer_id, request.producer_epoch)
     if not members:
         record = succeed(transactions, state, how, step, **changes)
     elif state.is_decidable:
@@ -202,6 +208,17 @@ def _end_current(
     if record is None:
         return no_producer_id()
     return _answer(record)
+
+
+def _end_nothing(state: TransactionalId, request: EndTxnRequest) -> Outcome:
+    """A producer that keeps its epoch ends what is not open: it repeats itself, or has added no partition."""
+    previous = state.identity.previous
+    how = None
+    if previous is not None and previous.identity == (request.producer_id, request.producer_epoch):
+        how = previous.how
+    if previous is not None and how is not None and (how is Ended.COMMITTED) != request.committed:
+        return other_verdict(state, previous)
+    return nothing_to_commit(state) if request.committed and how is None else _answer(state.identity)
 
 
 def _commit_fault(state: TransactionalId, request: EndTxnRequest) -> Refusal | None:

@@ -1,6 +1,7 @@
 """The identity of a transactional id: InitProducerId, and the record that each change of it writes.
 
-Each transaction has an epoch of its own (KIP-890), so an identity is used once: what is late belongs to nothing.
+Each transaction has an epoch of its own (KIP-890), so an identity is used once: what is late belongs to nothing. A Kafka
+producer from before that keeps the epoch it was given here, until this or anything but its own EndTxn ends it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def init(transactions: Transactions, request: InitProducerIdRequest, step: Trans
         return new if isinstance(new, Refusal) else _answer(new, NO_OUTCOME)
     given = Identity(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else _NOT_GIVEN
     current, previous = state.identity, state.identity.previous
-    if given == current.identity:
+    if given in (current.identity, current.kept):
         return _take_over(transactions, state, Ended.RENEWED, request, step)
     if given == _NOT_GIVEN:
         return _take_over(transactions, state, Ended.FENCED, request, step)

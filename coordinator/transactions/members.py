@@ -7,13 +7,13 @@ has a member for each producer, such as each task attempt of Spark, and belongs 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from coordinator.transactions import carrying, ending
 from coordinator.transactions.completing import write_identity
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.identity import introduce
-from coordinator.transactions.records import NOT_STARTED, Ended, Identity, IdentityRecord, MemberRecord
+from coordinator.transactions.records import NO_PRODUCER, NOT_STARTED, Ended, Identity, IdentityRecord, MemberRecord
 from coordinator.transactions.refusals import (
     Outcome,
     Refusal,
@@ -41,6 +41,8 @@ from protocol.messages.transactions import (
     TransactionTopic,
 )
 
+_NOT_TOLD: Final = Identity(NO_PRODUCER, -1)
+
 
 def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: TransactionStep) -> Outcome:
     """Decides an AddPartitionsToTxn.
@@ -50,7 +52,7 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
     state = transactions.known(request.transactional_id)
     if state is None:
         return no_such_id(request.transactional_id)
-    named = Identity(request.producer_id, request.producer_epoch)
+    named = state.meant(Identity(request.producer_id, request.producer_epoch), request.keeps_epoch)
     current = state.identity.identity
     member = state.current_members.get(named.producer_id)
     if named.epoch != current.epoch or (member is None and named != current):
@@ -60,11 +62,12 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
     fault = topics_fault(request.topics)
     if fault is not None:
         return fault
+    added = AddPartitionsToTxnResponse(ErrorCode.NONE, "", *(current if request.keeps_epoch else _NOT_TOLD))
     new = _not_in(() if member is None else member.topics, request.topics)
     if request.verify_only:
         if new:
             return not_added(state, new[0].name, new[0].partitions[0])
-        return AddPartitionsToTxnResponse(ErrorCode.NONE)
+        return added
     behind = state.waits_in(request.topics)
     if behind is not None:
         return Waits(state, behind)
@@ -88,12 +91,12 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
     if state.open_version != NO_VERSION:
         if new:  # a sign of life
             start_timeout(state, state.identity.timeout_ms, step)
-        return AddPartitionsToTxnResponse(ErrorCode.NONE)
+        return added
     carrying.touch(state, request.topics)
     if not state.open_members and state.touched:
         carrying.begin(state, step)
         start_timeout(state, state.identity.timeout_ms, step)
-    return AddPartitionsToTxnResponse(ErrorCode.NONE)
+    return added
 
 
 def join(transactions: Transactions, request: JoinTransactionRequest, step: TransactionStep) -> Outcome:
@@ -118,10 +121,10 @@ def join(transactions: Transactions, request: JoinTransactionRequest, step: Tran
             committed_version=identity.committed_version,
             committed_metadata=identity.committed_metadata,
         )
-    changes: dict[str, Any] = {"timeout_ms": request.transaction_timeout_ms, "scope": request.scope}
+    changes: dict[str, Any] = {"timeout_ms": request.transaction_timeout_ms, "scope": request.scope, "kept": None}
     if not state.open_members:
         carrying.give_up(state, step)
-        if changes != {"timeout_ms": identity.timeout_ms, "scope": identity.scope}:
+        if changes != {"timeout_ms": identity.timeout_ms, "scope": identity.scope, "kept": identity.kept}:
             identity = write_identity(transactions, state, step, **changes)
         return _take_in(transactions, identity, request, step)
     if state.open_version > request.version:

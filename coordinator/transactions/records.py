@@ -3,12 +3,16 @@
 A record is a key and a value; the log keeps the latest value of each key, and a null value (a tombstone) erases it::
 
     key    [1, id]                          value  [version, producer_id, epoch, previous, timeout_ms, completing,
-                                                    committed_version, scope, changed_wall_ms, committed_metadata
-                                                    unless it is empty]
+                                                    committed_version, scope, changed_wall_ms, committed_metadata,
+                                                    kept]; without the last one, or both, if they are empty
     key    [2, id, tx_pid, tx_epoch, pid]   value  [version, member_name, started_wall_ms, tx_version,
                                                     [[topic, topic_id, [partition, ...]], ...]]
     previous    nil | [producer_id, epoch, how]
     completing  nil | [tx_pid, tx_epoch, [[pid, committed], ...]]
+    kept        nil | [producer_id, epoch]
+
+Each transaction has an identity of its own (KIP-890). A Kafka producer from before that keeps one epoch: ``kept`` is the
+identity that it goes on under and names all its transactions by, while the coordinator counts them as any others.
 
 A member whose ``started_wall_ms`` is -1 has the partitions of the transaction before: they are carried, and written to or
 not (see ``carrying``).
@@ -103,6 +107,7 @@ class IdentityRecord(NamedTuple):
     scope: str
     changed_wall_ms: int
     committed_metadata: str = ""
+    kept: Identity | None = None
 
     @property
     def identity(self) -> Identity:
@@ -151,9 +156,9 @@ def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
         value = (VERSION, record.name, record.started_wall_ms, record.version, topics)
         return _member_key(record), _pack(value)
     if isinstance(record, IdentityRecord):
-        transactional_id, *fields, metadata = record
-        described = (metadata,) if metadata else ()
-        return _pack((IDENTITY_KIND, transactional_id)), _pack((VERSION, *fields, *described))
+        transactional_id, *fields, metadata, kept = record
+        last = (metadata, kept) if kept is not None else (metadata,) if metadata else ()
+        return _pack((IDENTITY_KIND, transactional_id)), _pack((VERSION, *fields, *last))
     if isinstance(record, MemberTombstone):
         return _member_key(record), None
     return _pack((IDENTITY_KIND, record.transactional_id)), None
@@ -218,6 +223,7 @@ def _identity(transactional_id: str, content: tuple[Any, ...]) -> IdentityRecord
         scope,
         changed_wall_ms,
         content[9] if len(content) > 9 else "",
+        Identity(*content[10][:2]) if len(content) > 10 and content[10] is not None else None,
     )
 
 

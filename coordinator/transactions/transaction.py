@@ -190,6 +190,10 @@ class TransactionalId:
         """Whether all markers of a decided transaction are on disk, and the log does not say so yet."""
         return self.identity.completing is not None and not self.markers
 
+    def meant(self, named: Identity, keeps_epoch: bool) -> Identity:
+        """The transaction that a producer names, which may be one that keeps its epoch from transaction to transaction."""
+        return self.identity.identity if keeps_epoch and named == self.identity.kept else named
+
     @property
     def shown(self) -> str:
         """The id in a sentence."""

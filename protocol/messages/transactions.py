@@ -28,10 +28,15 @@ class TransactionTopic:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnResponse(Response):
-    """Whether the partitions belong to the transaction; ``error_code`` holds for all of them."""
+    """Whether the partitions belong to the transaction; ``error_code`` holds for all of them.
+
+    ``producer_id`` and ``producer_epoch`` name the transaction of a producer that keeps its epoch; else they are -1.
+    """
 
     error_code: Int16
     error_message: str = ""
+    producer_id: Int64 = -1
+    producer_epoch: Int16 = -1
 
 
 @register
@@ -41,6 +46,10 @@ class AddPartitionsToTxnRequest(Request):
 
     With ``verify_only`` nothing is added: the answer says whether they are part of it (KIP-890). Clients of Cohort do not
     send it.
+
+    With ``keeps_epoch`` the producer is one of Kafka's from before KIP-890: it sends the request by itself, and names its
+    transactions by the epoch that it keeps. The leader of a partition asks with ``verify_only`` then, and is told which
+    transaction that is.
     """
 
     api_key = ApiKey.ADD_PARTITIONS_TO_TXN
@@ -51,6 +60,7 @@ class AddPartitionsToTxnRequest(Request):
     producer_epoch: Int16
     topics: tuple[TransactionTopic, ...]
     verify_only: bool = False
+    keeps_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,8 @@ class EndTxnRequest(Request):
     and ``members`` are for transactions that producers joined: the members named commit, all others abort.
     With ``unacknowledged`` a commit is decided once these writes are on disk; when that does not come about, or cannot be
     seen where the coordinator is, it is refused with CONCURRENT_TRANSACTIONS and nothing is decided.
+    With ``keeps_epoch`` the producer is one of Kafka's from before KIP-890, which writes its next transaction under the same
+    epoch, whatever the answer says.
     """
 
     api_key = ApiKey.END_TXN
@@ -105,6 +117,7 @@ class EndTxnRequest(Request):
     members: tuple[Int64, ...] = ()
     metadata: str = ""
     unacknowledged: tuple[UnacknowledgedTopic, ...] = ()
+    keeps_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +229,7 @@ class TxnOffsetCommitRequest(Request):
     """Offsets of a group that take effect when the transaction commits (KIP-98, KIP-447).
 
     With ``staged`` the ends of what StageOffsets gave are committed, and ``topics`` says which ends are expected, as far as
-    that is known: others are refused.
+    that is known: others are refused. With ``keeps_epoch`` the producer is one of Kafka's from before KIP-890.
     """
 
     api_key = ApiKey.TXN_OFFSET_COMMIT
@@ -231,6 +244,7 @@ class TxnOffsetCommitRequest(Request):
     group_instance_id: str | None
     topics: tuple[OffsetCommitTopic, ...]
     staged: bool = False
+    keeps_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import pytest
 
 from coordinator import marker_delivery
 from coordinator.marker_delivery import HANDED_PER_TURN, MarkerDelivery
-from coordinator.runtime.admission import ParticipantKey
 from coordinator.runtime.markers import End, EndMarkers, MarkerReport
+from coordinator.runtime.participants import ParticipantKey
 from coordinator.transactions.orders import MarkerPartition, WriteMarkers
 from tests.coordinator.transaction_node import TransactionNode, transaction_node
 

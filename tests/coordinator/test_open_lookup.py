@@ -8,7 +8,7 @@ import pytest
 
 from coordinator import open_lookup
 from coordinator.log.partition import PartitionLog
-from coordinator.runtime.admission import ParticipantKey
+from coordinator.runtime.participants import ParticipantKey
 from coordinator.transactions.config import TransactionConfig
 from tests.coordinator.transaction_node import TransactionNode, transaction_node
 

@@ -13,8 +13,8 @@ from coordinator.metadata.authority import Delete, Put
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from coordinator.metadata.keys import encode_state, partition_key, topic_key
 from coordinator.metadata.partitions import NO_LEADER
-from coordinator.runtime import admission
 from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.participants import ANSWER_TIMEOUT_S
 from coordinator.runtime.shard import ShardState
 from coordinator.server.call import Call, Handler
 from coordinator.server.handlers import find_coordinator, init_producer_id, offset_commit, offset_fetch
@@ -149,7 +149,7 @@ async def test_a_write_is_refused_when_its_coordinator_is_not_found_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinator.remote_coordinators.ASK_S", 0.2)
-    assert admission.ANSWER_TIMEOUT_S > 0.2
+    assert ANSWER_TIMEOUT_S > 0.2
     async with transaction_cluster(tmp_path) as cluster:
         await cluster.create("far", [1])
         identity = await cluster[0].init()

@@ -12,10 +12,11 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.config import GroupConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.marker_delivery import TransactionShard
-from coordinator.runtime.admission import TransactionalWrite, TransactionName
+from coordinator.runtime.admission import TransactionalWrite
 from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.participants import TransactionName
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.transaction_coordinator import TransactionCoordinator
 from coordinator.transactions.config import TransactionConfig

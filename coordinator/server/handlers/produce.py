@@ -9,7 +9,8 @@ waits it is told NOT_ENOUGH_REPLICAS_AFTER_APPEND at once. With one replica, its
 **In a transaction** a request names its transactional id, asks for ``acks`` -1, and all its batches are transactional. They
 are checked as any others; then ``coordinator.runtime.admission`` takes or refuses each partition's, perhaps after it has
 asked the coordinator, once for all partitions of the request. Their bytes count as the request's until then. Requests behind
-this one do not wait for it, but for those of the same producer for the same partition.
+this one do not wait for it, but for those of the same producer for the same partition. The batches of a Kafka producer from
+before KIP-890, which keeps one epoch, are written under that of its transaction (``coordinator.runtime.kept_epochs``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, cast
 
 from coordinator.log.config import LogConfig
@@ -36,8 +37,10 @@ from coordinator.log.errors import (
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, TopicError
-from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
+from coordinator.runtime.admission import Admission, TransactionalWrite
 from coordinator.runtime.held_commits import HeldCommits
+from coordinator.runtime.kept_epochs import KeptEpochWrite
+from coordinator.runtime.participants import TransactionName
 from coordinator.server.call import Call, Handler, Steps
 from coordinator.server.dispatch import STEP, ErrorTexts
 from coordinator.server.handlers.led_partitions import LedPartitions, made_anew
@@ -60,7 +63,7 @@ from protocol.messages.records import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from protocol.record_batch import Attributes, read_header
+from protocol.record_batch import HEADER_BYTES, Attributes, read_header
 
 log = get_logger()
 
@@ -92,7 +95,8 @@ class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk.
 
     ``check`` is how the records of a partition become batches that may be appended, as ``checked_batches`` does: what comes
-    by the Kafka port is checked in another way, and everything after that is the same.
+    by the Kafka port is checked in another way, and everything after that is the same. With ``keeps_epoch`` transactional
+    batches are of producers that keep their epoch.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class ProduceHandler:
         commits: HeldCommits,
         wall_ms: Callable[[], int],
         check: Check | None = None,
+        *,
+        keeps_epoch: bool = False,
     ) -> None:
         self._catalog = catalog
         self._led = led
@@ -111,6 +117,7 @@ class ProduceHandler:
         self._commits = commits
         self._wall_ms = wall_ms
         self._check = check or checked_batches
+        self._keeps_epoch = keeps_epoch
 
     def handle(self, call: Call) -> Steps:
         """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
@@ -120,7 +127,7 @@ class ProduceHandler:
         texts: ErrorTexts | None = None
         admitted = None
         if request.transactional_id is not None:
-            admitted = _InTransaction(request.transactional_id, self._commits)
+            admitted = _InTransaction(request.transactional_id, self._commits, self._keeps_epoch)
         done = 0
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -173,7 +180,7 @@ class ProduceHandler:
         if admitted is None:
             self._write(topic, index, opened, acks, batches, slot)
         else:
-            write = partial(self._write_admitted, topic, index, opened, batches, slot, admitted)
+            write = partial(self._write_admitted, topic, index, opened, slot, admitted)
             admitted.add(topic, index, opened, batches, write, slot)
 
     def _write(self, topic: Topic, index: int, opened: PartitionLog, acks: int, batches: Batches, slot: Slot) -> None:
@@ -215,7 +222,7 @@ class ProduceHandler:
             opened.when_durable(end, on_stored)
 
     def _write_admitted(
-        self, topic: Topic, index: int, opened: PartitionLog, batches: Batches, slot: Slot, admitted: _InTransaction
+        self, topic: Topic, index: int, opened: PartitionLog, slot: Slot, admitted: _InTransaction, batches: Batches
     ) -> None:
         """Appends batches that were admitted just now, perhaps long after they were checked."""
         texts, header = admitted.texts, batches[0][1]
@@ -289,11 +296,13 @@ def _too_few(topic: Topic, index: int, config: LogConfig) -> str:
 class _InTransaction:
     """The writes of one request in a transaction: once all its batches are checked they are admitted, or not."""
 
-    def __init__(self, transactional_id: str, commits: HeldCommits) -> None:
+    def __init__(self, transactional_id: str, commits: HeldCommits, keeps_epoch: bool) -> None:
         self.texts = ErrorTexts()
         self._transactional_id = transactional_id
         self._commits = commits
+        self._keeps_epoch = keeps_epoch
         self._writes: dict[TransactionName, list[TransactionalWrite]] = {}
+        self._under_kept_epoch: dict[TransactionName, list[KeptEpochWrite]] = {}
 
     def check_acks(self, acks: int) -> None:
         """Raises ``TopicError`` unless all replicas are asked for: a commit must not lose what was acknowledged."""
@@ -307,7 +316,7 @@ class _InTransaction:
         index: int,
         opened: PartitionLog,
         batches: Batches,
-        proceed: Callable[[], None],
+        proceed: Callable[[Batches], None],
         slot: Slot,
     ) -> None:
         """The batches of one partition are fit. Raises ``TopicError`` when not all of them are of a transaction."""
@@ -321,7 +330,12 @@ class _InTransaction:
             self._commits.give_up((header.producer_id, header.producer_epoch), text)
 
         name = TransactionName(self._transactional_id, header.producer_id, header.producer_epoch)
-        write = TransactionalWrite((topic.name, topic.topic_id, index), opened, header.base_sequence, proceed, refuse)
+        key = topic.name, topic.topic_id, index
+        if self._keeps_epoch:
+            kept = KeptEpochWrite(key, opened, lambda *transaction: proceed(_part_of(batches, *transaction)), refuse)
+            self._under_kept_epoch.setdefault(name, []).append(kept)
+            return
+        write = TransactionalWrite(key, opened, header.base_sequence, partial(proceed, batches), refuse)
         self._writes.setdefault(name, []).append(write)
 
     def refused(self, records: bytes) -> None:
@@ -336,12 +350,25 @@ class _InTransaction:
         """Everything is checked."""
         for name, writes in self._writes.items():
             admission.enter(name, writes)
+        for name, kept in self._under_kept_epoch.items():
+            admission.enter_under_kept_epoch(name, kept)
 
     def give_up(self) -> None:
         """The request failed in the middle: nothing of it is written."""
-        for writes in self._writes.values():
-            for write in writes:
-                write.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the request failed")
+        writes = [write.refuse for write in chain.from_iterable(self._writes.values())]
+        writes += [write.refuse for write in chain.from_iterable(self._under_kept_epoch.values())]
+        for refuse in writes:
+            refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the request failed")
+
+
+def _part_of(batches: Batches, producer_id: int, producer_epoch: int) -> Batches:
+    """The batches of a producer that keeps its epoch, with headers that name the transaction they are part of."""
+    named = []
+    for batch, header in batches:
+        kept_epoch = header.producer_epoch
+        told = replace(header, producer_id=producer_id, producer_epoch=producer_epoch, kept_epoch=kept_epoch)
+        named.append((told.pack() + memoryview(batch)[HEADER_BYTES:], told))
+    return named
 
 
 Slot = Callable[[PartitionProduceResponse], None]

@@ -6,13 +6,17 @@ transaction's coordinator is asked before the first offsets are taken (see ``coo
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from coordinator.group_coordinator import GroupCoordinator, GroupShard
 from coordinator.groups.refusals import error_response
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
-from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
+from coordinator.runtime.admission import Admission, TransactionalWrite
 from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.kept_epochs import KeptEpochWrite
+from coordinator.runtime.participants import TransactionName
 from coordinator.runtime.shard import ShardState
 from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.known_topics import once_topics_are_known
@@ -56,24 +60,31 @@ class _Admitting:
     def enter(self, admission: Admission) -> None:
         """Has the request taken into its transaction, or refused. A shard that does not serve refuses it by itself."""
         if self._shard.state is not ShardState.ACTIVE:
-            self._decide()
+            self._decide(self._request)
             return
         request = self._request
         name = TransactionName(request.transactional_id, request.producer_id, request.producer_epoch)
 
-        def proceed() -> None:
+        def proceed(asked: TxnOffsetCommitRequest) -> None:
             """No end marker may come between this and the decision, so what has to wait enters once more."""
             if self._shard.is_unfinished(request.group_id):
                 self._shard.when_finished(request.group_id, lambda: self.enter(admission))
             else:
-                self._decide()
+                self._decide(asked)
 
-        admission.enter(name, [TransactionalWrite(self._key, self, 0, proceed, self._refuse)])
+        def proceed_as(producer_id: int, producer_epoch: int) -> None:
+            proceed(replace(request, producer_id=producer_id, producer_epoch=producer_epoch))
 
-    def _decide(self) -> None:
+        if request.keeps_epoch:
+            admission.enter_under_kept_epoch(name, [KeptEpochWrite(self._key, self, proceed_as, self._refuse)])
+        else:
+            write = TransactionalWrite(self._key, self, 0, partial(proceed, request), self._refuse)
+            admission.enter(name, [write])
+
+    def _decide(self, asked: TxnOffsetCommitRequest) -> None:
         call, connection = self._call, self._call.connection
         context = RequestContext(self._groups.replies.open(call), call.client_id, connection.host, connection.number)
-        self._shard.submit(self._request, context, was_held=True)
+        self._shard.submit(asked, context, was_held=True)
         self._forget_bytes()
 
     def _refuse(self, code: ErrorCode, message: str) -> None:

@@ -33,9 +33,10 @@ from client.transport.deadline import Deadline
 from client.transport.retry import retrying
 from client.types.records import RecordMetadata
 from coordinator.log.producers import WrittenBatch
-from coordinator.runtime.admission import Admission, ParticipantKey, TransactionalWrite, TransactionName
+from coordinator.runtime.admission import Admission, TransactionalWrite
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.held_commits import HeldCommits
+from coordinator.runtime.participants import ParticipantKey, TransactionName
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.orders import FindOpen, MarkerOutcome, WriteMarkers
 from coordinator.transactions.records import Ended, IdentityRecord

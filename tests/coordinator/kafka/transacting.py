@@ -7,6 +7,8 @@ from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import HEADER_BYTES, KafkaAttributes, read_batch_header
+from protocol.kafka.messages.add_offsets_to_txn_request import AddOffsetsToTxnRequest
+from protocol.kafka.messages.add_partitions_to_txn_request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from protocol.kafka.messages.end_txn_request import EndTxnRequest
 from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from protocol.kafka.messages.find_coordinator_request import FindCoordinatorRequest
@@ -18,6 +20,11 @@ from protocol.kafka.messages.offset_fetch_request import (
     OffsetFetchRequestTopics,
 )
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.kafka.messages.txn_offset_commit_request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from protocol.kafka.records import read_records
 from tests.coordinator.kafka.wire import KafkaWire
 from tests.protocol.kafka.written import Record, written
@@ -77,6 +84,32 @@ class TransactionalProducer:
         if not code and sequence is None:
             self.sequences[topic] = base + len(values)
         return code
+
+    async def add(self, *topics: str, version: int) -> int:
+        """Makes partition 0 of topics part of the transaction, as old producers do; returns the error code."""
+        added = [AddPartitionsToTxnTopic(topic, [0]) for topic in topics]
+        asked = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=added,
+        )
+        told = (await self.wire.ask(asked, version)).results_by_topic_v3_and_below
+        assert [topic.name for topic in told] == list(topics)
+        (code,) = {each.partition_error_code for topic in told for each in topic.results_by_partition}
+        return int(code)
+
+    async def add_offsets(self, group: str, *, version: int) -> int:
+        """Makes a group part of the transaction; returns the error code."""
+        asked = AddOffsetsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, group)
+        return int((await self.wire.ask(asked, version)).error_code)
+
+    async def commit_offset(self, group: str, topic: str, offset: int, *, version: int) -> int:
+        """Has the offset of partition 0 take effect with the transaction; returns the error code."""
+        topics = [TxnOffsetCommitRequestTopic(topic, partitions=[TxnOffsetCommitRequestPartition(0, offset)])]
+        asked = TxnOffsetCommitRequest(self.transactional_id, group, self.producer_id, self.epoch, topics=topics)
+        (told,) = (await self.wire.ask(asked, version)).topics
+        return int(told.partitions[0].error_code)
 
     async def end(self, *, committed: bool, version: int) -> int:
         """Ends the transaction; returns the error code."""

@@ -10,13 +10,12 @@ from functools import partial
 
 import pytest
 
-from coordinator.runtime.admission import (
+from coordinator.runtime.admission import Admission, TransactionalWrite
+from coordinator.runtime.participants import (
     ANSWER_TIMEOUT_S,
     MAX_WAITING,
     WRITES_AT_ONCE,
-    Admission,
     ParticipantKey,
-    TransactionalWrite,
     TransactionName,
 )
 from protocol.errors import ErrorCode

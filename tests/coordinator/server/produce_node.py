@@ -18,8 +18,9 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.nodes.membership import Standalone
-from coordinator.runtime.admission import Admission, ParticipantKey
+from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
+from coordinator.runtime.participants import ParticipantKey
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.listener import ConnectionLimits, Listener, native_port

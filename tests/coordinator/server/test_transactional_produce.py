@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.runtime import admission
+from coordinator.runtime.participants import WRITES_AT_ONCE
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, TransactionTopic
 from protocol.record_batch import Attributes, decode_columns, encode_batch, read_header
@@ -255,7 +256,7 @@ async def test_a_topic_that_is_made_anew_meanwhile_gets_nothing_of_it(node: Prod
 
 async def test_many_partitions_are_written_in_turns_and_answered_together(node: ProduceNode) -> None:
     producer = await node.connect()
-    batches = [(index % 3, batch(index // 3)) for index in range(3 * admission.WRITES_AT_ONCE)]
+    batches = [(index % 3, batch(index // 3)) for index in range(3 * WRITES_AT_ONCE)]
     assert await producer.codes(producer.send(*batches)) == NONE * len(batches)
-    assert [len(await values(node, index)) for index in range(3)] == [admission.WRITES_AT_ONCE] * 3
+    assert [len(await values(node, index)) for index in range(3)] == [WRITES_AT_ONCE] * 3
     await producer.close()

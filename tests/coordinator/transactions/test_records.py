@@ -44,6 +44,7 @@ records = st.one_of(
         scope=ids,
         changed_wall_ms=longs,
         committed_metadata=ids,
+        kept=st.none() | identities,
     ),
     st.builds(IdentityTombstone, ids),
     st.builds(
@@ -88,12 +89,14 @@ def test_the_bytes_are_those_of_version_0() -> None:
     )
     described = identity._replace(committed_version=4, scope="q", committed_metadata="what")
     assert encode_record(described)[1] == packb([0, 7, 3, [7, 2, 1], 60, [7, 2, [[7, True]]], 4, "q", 9, "what"])
+    kept = identity._replace(kept=Identity(7, 1))
+    assert encode_record(kept)[1] == packb([0, 7, 3, [7, 2, 1], 60, [7, 2, [[7, True]]], -1, "", 9, "", [7, 1]])
     member = MemberRecord("t", Identity(7, 3), 8, "m", 9, 4, (TransactionTopic("orders", "id", (0, 2)),))
     assert encode_record(member) == (packb([2, "t", 7, 3, 8]), packb([0, "m", 9, 4, [["orders", "id", [0, 2]]]]))
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
-    key, value = packb([1, "t"]), packb([0, 7, 3, None, 60, None, -1, "", 9, "what", "new"])
+    key, value = packb([1, "t"]), packb([0, 7, 3, None, 60, None, -1, "", 9, "what", None, "new"])
     assert decode_record(key, value) == IdentityRecord("t", 7, 3, None, 60, None, -1, "", 9, "what")
     member = packb([0, "m", 9, -1, [], "new"])
     assert decode_record(packb([2, "t", 7, 3, 8]), member) == MemberRecord("t", Identity(7, 3), 8, "m", 9, -1, ())

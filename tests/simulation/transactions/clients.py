@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from coordinator.runtime.admission import TransactionName
+from coordinator.runtime.participants import TransactionName
 from coordinator.transactions.records import Identity
 from protocol.errors import ErrorCode
 from protocol.messages import Request

@@ -10,8 +10,9 @@ from coordinator.groups.config import AnyTopic, GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.records import decode_record, encode_record
 from coordinator.log.transactions import OpenTransaction, OpenTransactions
-from coordinator.runtime.admission import Admission, ParticipantKey, TransactionalWrite, TransactionName
+from coordinator.runtime.admission import Admission, TransactionalWrite
 from coordinator.runtime.effects import Effects, Instant, RequestContext, Step
+from coordinator.runtime.participants import ParticipantKey, TransactionName
 from coordinator.transactions.orders import MarkerOutcome
 from coordinator.transactions.records import Identity
 from protocol.errors import ErrorCode

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from coordinator.runtime.admission import TransactionName
+from coordinator.runtime.participants import TransactionName
 from coordinator.transactions.records import NO_PRODUCER, Identity
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitTopic, OffsetFetchRequest, OffsetFetchTopic

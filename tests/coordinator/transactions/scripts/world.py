@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from coordinator.transactions.config import TransactionConfig
@@ -31,6 +31,7 @@ from protocol.messages.transactions import (
     AbortTransactionRequest,
     AbortTransactionResponse,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     DescribedTransaction,
     EndTxnRequest,
     EndTxnResponse,
@@ -54,6 +55,8 @@ class Producer:
     identity: Identity = NOT_GIVEN
     transaction: Identity = NOT_GIVEN
     """What names the whole transaction; another than its identity for a member."""
+    keeps_epoch: bool = False
+    """Whether it hears of no other identity when a transaction ends."""
 
 
 @dataclass(slots=True)
@@ -82,11 +85,12 @@ class World:
         who = "" if words[0] in ALONE else words.pop(0)
         verb = words.pop(0)
         options = {name: value for name, found, value in (word.partition("=") for word in words) if found}
-        names = [word for word in words if "=" not in word]
+        keeps = "keeps" in words
+        names = [word for word in words if "=" not in word and word != "keeps"]
         self.there.advance(step.time_ms - self.there.now_ms)
         if verb != "wait" and (happened := self._news()):
             raise ScriptError(f"line {step.line}: a timer came before this step; write a wait: {happened}")
-        shown = self._alone(verb, names, options) if not who else self._asks(who, verb, names, options)
+        shown = self._alone(verb, names, options) if not who else self._asks(who, verb, names, options, keeps)
         if verb != "unload":
             assert self.there.replayed().durable_state() == self.there.core.durable_state()
         return shown + self._news()
@@ -140,7 +144,7 @@ class World:
                     reason = options.get("reason", "")
                     self.there.marked(order.transaction, partition.topic_id, partition.partition, outcome, reason)
 
-    def _asks(self, who: str, verb: str, names: list[str], options: dict[str, str]) -> list[Happened]:
+    def _asks(self, who: str, verb: str, names: list[str], options: dict[str, str], keeps: bool) -> list[Happened]:
         producer = self.producers.setdefault(who, Producer())
         if verb == "disconnect":
             for token, (sender, _, _) in list(self.sent.items()):
@@ -150,7 +154,12 @@ class World:
             return []
         token = self.there.tokens + 1
         self.sent[token] = who, verb, options.get("id", "t")
-        self.there.ask(self._request(producer, verb, names, options))
+        request = self._request(producer, verb, names, options)
+        if isinstance(request, EndTxnRequest):
+            producer.keeps_epoch = keeps
+        if isinstance(request, EndTxnRequest | AddPartitionsToTxnRequest):
+            request = replace(request, keeps_epoch=keeps)
+        self.there.ask(request)
         return []
 
     def _request(self, producer: Producer, verb: str, names: list[str], options: dict[str, str]) -> Request:
@@ -211,6 +220,8 @@ class World:
         return news
 
     def _hear(self, producer: Producer, response: Response) -> None:
+        if isinstance(response, EndTxnResponse) and producer.keeps_epoch:
+            return
         if isinstance(response, InitProducerIdResponse | EndTxnResponse) and response.producer_id >= 0:
             producer.identity = producer.transaction = Identity(response.producer_id, response.producer_epoch)
         elif isinstance(response, JoinTransactionResponse) and response.producer_id >= 0:
@@ -247,6 +258,8 @@ def _answered(response: Any) -> str:
         words.append(_name(response.producer_id, response.producer_epoch))
         if response.transaction_producer_id >= 0:
             words.append(f"transaction={_name(response.transaction_producer_id, response.producer_epoch)}")
+    if isinstance(response, AddPartitionsToTxnResponse) and response.producer_id >= 0:
+        words.append(_name(response.producer_id, response.producer_epoch))
     if isinstance(response, AbortTransactionResponse):
         words.append("aborted" if response.aborted else "nothing-open")
     if getattr(response, "committed_version", NO_VERSION) != NO_VERSION:
@@ -272,6 +285,8 @@ def _written(record: TransactionRecord) -> Happened:
             words.append(f"version={record.committed_version}")
         if record.scope:
             words.append(f"scope={record.scope}")
+        if record.kept is not None:
+            words.append(f"kept={_name(*record.kept)}")
         return Happened("++", " ".join(words))
     if isinstance(record, IdentityTombstone):
         return Happened("++", f"id {record.transactional_id} erased")
