@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import os
 import re
 import socket
@@ -11,11 +13,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
-from client import Admin, Consumer, Producer
+import client
+from client import Admin, CohortError, Consumer, ConsumerRecord, Producer, Transaction
 from client.bench.assign_cases import ASSIGNORS
 from client.bench.membership_history import History, replay, table
+from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +80,7 @@ def test_its_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=["guide", "coming_from_aiokafka"][: len(SERVICES)])
+@pytest.mark.parametrize("service", SERVICES, ids=range(len(SERVICES)))
 async def test_its_service_serves_until_it_is_told_to_end(service: str, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         async with Admin(daemon.address) as admin, Producer(daemon.address) as producer:
@@ -152,3 +157,84 @@ def test_options_of_aiokafka_are_named_as_its_errors_name_them() -> None:
 @pytest.mark.parametrize("name", ["lag_weighted.py", "spark_counts.py"])
 def test_its_longer_programs_are_those_that_are_tested(name: str) -> None:
     assert (ROOT / "tests" / "examples" / name).read_text(encoding="utf-8") in blocks("python")
+
+
+def rows_of(page: str, heading: str) -> list[tuple[str, str]]:
+    """The rows of the tables of a part of a page."""
+    part = PAGES[page].partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [(row[0], row[1]) for row in re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.MULTILINE)]
+
+
+CONFLUENT = "coming-from-confluent-kafka.md"
+
+
+def is_a_key(key: str) -> bool:
+    """Whether librdkafka has a setting of this name."""
+    try:
+        confluent_kafka.Producer({key: "", "log_level": 0})
+    except confluent_kafka.KafkaException as error:  # of most settings an empty text is no value
+        return "No such configuration property" not in str(error)
+    return True
+
+
+def test_keys_of_confluent_kafka_are_its_keys_and_ours_are_parameters() -> None:
+    rows = rows_of(CONFLUENT, "Configuration")
+    assert len(rows) > 35
+    assert not is_a_key("group_id")
+    ours = {*inspect.signature(Consumer).parameters, *inspect.signature(Producer).parameters}
+    assert [theirs for theirs, _ in rows if not is_a_key(theirs.strip("`"))] == []
+    named = [name[1] for _, told in rows if (name := re.match(r"`(\w+)`", told))]
+    assert set(named) <= ours | {"process"}
+    assert len(named) > 30
+
+
+def test_what_is_called_in_confluent_kafka_and_here_exists() -> None:
+    theirs = {
+        "consumer": confluent_kafka.Consumer,
+        "producer": confluent_kafka.Producer,
+        "message": confluent_kafka.Message,
+    }
+    ours = {"consumer": Consumer, "producer": Producer, "admin": Admin, "tx": Transaction, "record": ConsumerRecord}
+    for heading in ("The poll loop", "Callbacks become awaits", "Errors", "Transactions"):
+        for left, right in rows_of(CONFLUENT, heading):
+            for code, owners in ((left, theirs), (right, ours)):
+                for owner, name in re.findall(r"\b(consumer|producer|message|admin|tx|record)\.(\w+)", code):
+                    assert hasattr(owners[owner], name), f"{owner}.{name}"
+            for name in re.findall(r"KafkaError\.(\w+)", left):
+                assert hasattr(confluent_kafka.KafkaError, name)
+            for name in re.findall(r"\b([A-Z]\w+Error)\b", right):
+                assert hasattr(client, name)
+    for error in ("retriable", "abortable"):
+        assert hasattr(CohortError, error)
+
+
+def test_programs_of_confluent_kafka_are_as_it_has_them() -> None:
+    programs = re.findall(r"^```text\n(.*?)^```", PAGES[CONFLUENT], re.MULTILINE | re.DOTALL)
+    assert len(programs) == 2
+    owners = {
+        "consumer": confluent_kafka.Consumer,
+        "producer": confluent_kafka.Producer,
+        "message": confluent_kafka.Message,
+    }
+    for program in programs:
+        for node in ast.walk(ast.parse(program)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in owners:
+                assert hasattr(owners[node.value.id], node.attr), node.attr
+
+
+async def test_keys_are_placed_as_murmur2_random_of_librdkafka_places_them() -> None:
+    keys = [b"table %d" % number for number in range(20)] + [b"", b"\xff" * 33]
+    placed: dict[bytes, int] = {}
+    async with Coordinator(kafka_port=-1) as coordinator:
+        async with Admin(coordinator.address) as admin:
+            await admin.create_topics({"orders": 7})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": coordinator.kafka_address, "partitioner": "murmur2_random"}
+        )
+        for key in keys:
+            producer.produce(
+                "orders", b"tea", key=key, on_delivery=lambda _, told: placed.update({told.key(): told.partition()})
+            )
+        assert await asyncio.to_thread(producer.flush, 30) == 0
+        async with Producer(coordinator.address) as ours:
+            assert {key: (await ours.send_and_wait("orders", b"tea", key=key)).partition for key in keys} == placed
