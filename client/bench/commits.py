@@ -25,7 +25,7 @@ from protocol.messages.offsets import (
 )
 
 MEMBERS: Final = 64
-_TOPIC: Final = "commits"
+TOPIC: Final = "commits"
 _CORRELATION_ID: Final = 1
 _OFFSETS_LOGS: Final = "__consumer_offsets-*"
 
@@ -36,9 +36,9 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     data = setting.directory / "data"
     async with daemon(data, "--log-level", "error") as server:
         async with Admin(bootstrap_servers=server.address) as admin:
-            await admin.create_topics({_TOPIC: MEMBERS})
+            await admin.create_topics({TOPIC: MEMBERS})
         members = await form_group(server.address, "commits", MEMBERS)
-        exchanges = [_exchange(member, number) for number, member in enumerate(members)]
+        exchanges = [exchange_of(member, number) for number, member in enumerate(members)]
         load = await Load.connect(server.address, exchanges)
         try:
             before = tree_bytes(data, _OFFSETS_LOGS)
@@ -58,15 +58,16 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
         yield Figure("commits", f"p{percent}_ms", latency_ms, "ms", 1000 / syncs, "one fdatasync alone", params)
 
 
-def _exchange(member: RawMember, partition: int) -> Exchange:
+def exchange_of(member: RawMember, partition: int) -> Exchange:
+    """A member's OffsetCommit for a partition and the one right answer."""
     request = OffsetCommitRequest(
         member.group_id,
         member.generation,
         member.member_id,
         None,
-        (OffsetCommitTopic(_TOPIC, (OffsetCommitPartition(partition, 1),)),),
+        (OffsetCommitTopic(TOPIC, (OffsetCommitPartition(partition, 1),)),),
     )
-    answer = OffsetCommitResponse((CommittedTopic(_TOPIC, (CommittedPartition(partition, ErrorCode.NONE),)),))
+    answer = OffsetCommitResponse((CommittedTopic(TOPIC, (CommittedPartition(partition, ErrorCode.NONE),)),))
     return Exchange(
         encode_request(request.api_key, 0, _CORRELATION_ID, "bench", encode_message(request)),
         encode_response(_CORRELATION_ID, encode_message(answer)),

@@ -20,7 +20,7 @@ from client.transport.connection import Connection
 from client.types.records import TopicPartition
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
-_TOPIC: Final = "work"
+TOPIC: Final = "work"
 _LEAVE_CONCURRENTLY: Final = 100
 
 
@@ -29,13 +29,13 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     consumers, crowd, rounds = (4, 20, 1) if setting.quick else (50, 1000, 5)
     async with daemon(setting.directory / "data", "--log-level", "error") as server:
         async with Admin(bootstrap_servers=server.address) as admin:
-            await admin.create_topics({_TOPIC: 2 * consumers})
+            await admin.create_topics({TOPIC: 2 * consumers})
         floors: list[float] = []
         joins: list[float] = []
         leaves: list[float] = []
         for number in range(rounds):
             floors.append(await _connect_seconds(server.address, consumers))
-            joined_s, left_s = await _consumers(server.address, f"join-{number}", consumers)
+            joined_s, left_s = await settle_seconds(server.address, f"join-{number}", consumers)
             joins.append(joined_s)
             leaves.append(left_s)
         params = {"members": consumers, "kind": "Consumer", "partitions": 2 * consumers, "rounds": rounds}
@@ -83,7 +83,7 @@ class _Owners(RebalanceListener):
             self.complete.clear()
 
 
-async def _consumers(address: str, group: str, size: int) -> tuple[float, float]:
+async def settle_seconds(address: str, group: str, size: int) -> tuple[float, float]:
     """Seconds until all own all partitions, and until the rest do after one has left."""
     owners = _Owners(2 * size)
     consumers = [
@@ -91,7 +91,7 @@ async def _consumers(address: str, group: str, size: int) -> tuple[float, float]
         for number in range(size)
     ]
     for consumer in consumers:
-        consumer.subscribe([_TOPIC], listener=owners)
+        consumer.subscribe([TOPIC], listener=owners)
     polling: list[asyncio.Task[None]] = []
 
     def settled(members: Sequence[Consumer]) -> Callable[[], bool]:

@@ -40,9 +40,9 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                 await producer.send_many(TOPIC, content[:1000])
                 for _ in range(rounds):
                     promises.append(await future_seconds(count))
-                    sends.append(await _send(producer, content))
+                    sends.append(await send_seconds(producer, content))
                     writes.append(await _write(setting.directory, bulk, size))
-                    bulks.append(await _send_many(producer, bulk))
+                    bulks.append(await send_many_seconds(producer, bulk))
         params = {"value_bytes": size, "partitions": PARTITIONS, "acks": "all", "rounds": rounds}
         promise = "one asyncio future a record, made, settled and awaited"
         write = "the same values joined and written to a file, fdatasync every MiB"
@@ -62,7 +62,7 @@ def _figures(name: str, count: int, size: int, took_s: float, floor_s: float) ->
     ]
 
 
-async def _send(producer: Producer, content: list[bytes]) -> float:
+async def send_seconds(producer: Producer, content: list[bytes]) -> float:
     """Seconds until every record, sent by itself, is acknowledged; each acknowledgement is looked at."""
     began = perf_counter()
     acknowledgements = [await producer.send(TOPIC, value) for value in content]
@@ -71,7 +71,7 @@ async def _send(producer: Producer, content: list[bytes]) -> float:
     return perf_counter() - began
 
 
-async def _send_many(producer: Producer, content: list[bytes]) -> float:
+async def send_many_seconds(producer: Producer, content: list[bytes]) -> float:
     """Seconds until all records, handed over in lists, are acknowledged; four lists are under way at any time."""
     lists = iter([content[start : start + _BULK_RECORDS] for start in range(0, len(content), _BULK_RECORDS)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from client.bench import (
+    against_kafka,
     assign,
     commits,
     consume,
@@ -78,6 +79,11 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "kafka": Benchmark(
         "Kafka's clients beside Cohort's own: the daemon's time a record, a heartbeat, a commit",
         kafka.run,
+    ),
+    against_kafka.BENCH: Benchmark(
+        "a Kafka that runs on this machine beside Cohort, alternately, row by row",
+        against_kafka.run,
+        against_kafka.as_table,
     ),
     "kafka_codec": Benchmark(
         "messages a second of Kafka's wire protocol, decoded or encoded, beside Cohort's own", kafka_codec.run

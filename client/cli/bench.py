@@ -7,9 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from client.bench import against_kafka
 from client.bench.figures import Kafka
 from client.bench.registry import BENCHMARKS
 from client.bench.runner import run_benchmarks
+from client.cli.failure import CommandError
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
 
@@ -24,6 +26,7 @@ _EXAMPLES: Final = """\
   cohort bench --quick --json
   cohort bench assign --full --json
   cohort bench commits --dir /mnt/fast-disk
+  cohort bench --against kafka --kafka-bootstrap 127.0.0.1:9092
   cohort bench spark_kafka --kafka-bootstrap 127.0.0.1:9092 \\
       --kafka-package org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"""
 
@@ -46,7 +49,12 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         "--full", action="store_true", help="whole grids, not only the sizes that matter most (assign: half an hour)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
-    kafka = parser.add_argument_group("spark_kafka, which is skipped without a Kafka")
+    kafka = parser.add_argument_group("against_kafka and spark_kafka, which are skipped without a Kafka")
+    kafka.add_argument(
+        "--against",
+        choices=["kafka"],
+        help=f"runs against_kafka only; looks for a Kafka at {' and '.join(against_kafka.LIKELY)} when none is named",
+    )
     kafka.add_argument("--kafka-bootstrap", metavar="HOST:PORT", default="", help="a Kafka that runs")
     kafka.add_argument("--kafka-jars", metavar="FILE,...", default="", help="the files of Spark's connector for Kafka")
     kafka.add_argument("--kafka-package", metavar="GROUP:NAME:VERSION", default="", help="or where Maven has it")
@@ -56,7 +64,12 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 async def bench(options: argparse.Namespace, output: Output) -> int:
     """Runs the benchmarks."""
     names = options.names or [name for name in BENCHMARKS if name != "spark" or find_spec("pyspark")]
-    kafka = Kafka(options.kafka_bootstrap, options.kafka_jars, options.kafka_package)
+    bootstrap = options.kafka_bootstrap
+    if options.against:
+        if options.names:
+            raise CommandError("--against kafka is a benchmark of its own: leave the names out")
+        names, bootstrap = [against_kafka.BENCH], bootstrap or ",".join(against_kafka.LIKELY)
+    kafka = Kafka(bootstrap, options.kafka_jars, options.kafka_package)
     return await run_benchmarks(
         names, output, quick=options.quick, full=options.full, directory=options.dir, kafka=kafka
     )

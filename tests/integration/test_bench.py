@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from client.bench import spark_kafka
+from client.bench import against_kafka, spark_kafka
 from client.bench.assign_cases import ASSIGNORS, CHANGES
 from client.bench.hostile import MAKES
 from client.bench.registry import BENCHMARKS
+from client.cli.processes import daemon
 from tests.integration.cohort_command import cohort, objects
 
 FIELDS = {"bench", "metric", "value", "unit", "floor", "floor_name", "ratio", "params"}
@@ -78,7 +80,7 @@ METRICS = {
 RUNNABLE = [
     pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(1600)] if name == "spark" else [])
     for name in BENCHMARKS
-    if name != spark_kafka.BENCH  # needs a Kafka: see spark/test_bench_kafka.py
+    if name not in (spark_kafka.BENCH, against_kafka.BENCH)  # need a Kafka: see spark/test_bench_kafka.py and below
 ]
 
 
@@ -98,6 +100,50 @@ def test_figures_stand_next_to_their_floors(name: str, tmp_path: Path) -> None:
             assert figure["ratio"] == pytest.approx(figure["value"] / figure["floor"], rel=1e-3)
     assert {figure["metric"] for figure in figures} == METRICS[name]
     assert list(tmp_path.iterdir()) == []
+
+
+AGAINST = {
+    *(
+        "heartbeats_per_s",
+        "commits_flushed_per_s",
+        "send_flushed_p50_ms_vs_confluent",
+        "send_flushed_p50_ms_vs_aiokafka",
+    ),
+    *("send_100_per_s_vs_confluent", "send_100_per_s_vs_aiokafka", "send_many_100_per_s_vs_confluent"),
+    *("getmany_100_per_s_vs_confluent", "getmany_100_per_s_vs_aiokafka", "columns_100_per_s_vs_confluent"),
+    *("send_many_1024_mb_per_s_vs_confluent", "members_join_s_vs_aiokafka", "member_leaves_s_vs_aiokafka"),
+    *("transactions_per_s_vs_confluent", "transactions_flushed_per_s_vs_confluent"),
+}
+
+
+@pytest.mark.timeout(600)
+async def test_rows_stand_next_to_those_of_what_speaks_kafkas_protocol(tmp_path: Path) -> None:
+    options = ("--kafka-port", "-1", "--kafka-heartbeat-hold-ms", "0", "--log-level", "error")
+    (tmp_path / "bench").mkdir()
+    async with daemon(tmp_path / "data", *options) as kafka:
+        words = ("bench", "--against", "kafka", "--kafka-bootstrap", kafka.kafka_address, "--quick")
+        figures = await asyncio.to_thread(objects, *words, "--dir", str(tmp_path / "bench"), timeout_s=500)
+    for figure in figures:
+        params = figure["params"]
+        fast = params["kafka"] / figure["value"] if figure["unit"] in ("s", "ms") else figure["value"] / params["kafka"]
+        assert params["times_as_fast"] == pytest.approx(fast, rel=0.01)
+    assert {figure["metric"] for figure in figures} == AGAINST
+    assert list((tmp_path / "bench").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason"),
+    [
+        (("against_kafka",), 0, "there is no Kafka to compare with"),
+        (("--against", "kafka", "--kafka-bootstrap", "127.0.0.1:1"), 1, "no Kafka answers at 127.0.0.1:1"),
+        (("--against", "kafka", "commits"), 1, "a benchmark of its own"),
+    ],
+)
+def test_without_a_kafka_there_is_nothing_to_compare_with(words: tuple[str, ...], status: int, reason: str) -> None:
+    done = cohort("bench", "--quick", *words)
+    assert done.returncode == status
+    assert done.stdout == ""
+    assert reason in done.stderr
 
 
 def test_people_read_value_floor_and_ratio() -> None:
