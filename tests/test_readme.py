@@ -159,6 +159,18 @@ def test_its_longer_programs_are_those_that_are_tested(name: str) -> None:
     assert (ROOT / "tests" / "examples" / name).read_text(encoding="utf-8") in blocks("python")
 
 
+def test_what_the_promises_are_tested_by_is_there() -> None:
+    table = PAGES["promises.md"].partition("## How each promise is tested")[2]
+    rows = re.findall(r"^\| .* \|$", table, re.MULTILINE)[1:]
+    assert len(rows) == 10
+    for row in rows:
+        named = [ROOT / path for path in re.findall(r"`(tests/[\w./]+)`", row)]
+        assert len(named) > 2, row
+        for path in named:
+            assert list(path.glob("**/test_*.py")) or path.name.startswith("test_"), path
+            assert path.exists(), path
+
+
 def rows_of(page: str, heading: str) -> list[tuple[str, str]]:
     """The rows of the tables of a part of a page."""
     part = PAGES[page].partition(f"## {heading}\n")[2].partition("\n## ")[0]
