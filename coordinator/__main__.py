@@ -142,7 +142,7 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
         print(f"cohortd: cannot join the cluster of {settings.metadata}: {error}", file=sys.stderr)
         return 1
     if daemon.http_address is not None:
-        print("serving metrics and health on http://{}:{}".format(*daemon.http_address), file=sys.stderr)
+        print("serving the page, metrics and health on http://{}:{}".format(*daemon.http_address), file=sys.stderr)
     if daemon.kafka_address is not None:
         print("listening for Kafka's clients on {}:{}".format(*daemon.kafka_address), file=sys.stderr)
     print(

@@ -82,6 +82,16 @@ class Cluster:
             raise RuntimeError("the cluster is not running: use it inside 'async with'")
         return ",".join(node.kafka_address for node in self._nodes)
 
+    @property
+    def http_addresses(self) -> Sequence[str]:
+        """``"host:port"`` of metrics, health and page of each node that runs, with the setting ``http="127.0.0.1:0"``.
+        Raises ``RuntimeError`` outside ``async with``, and without that setting."""
+        if not self._nodes:
+            raise RuntimeError("the cluster is not running: use it inside 'async with'")
+        if not self._settings[0].http:
+            raise RuntimeError("the cluster serves no pages: give it http='127.0.0.1:0'")
+        return [node.http_address for node in self._nodes if node.is_running]
+
     def is_running(self, node: int) -> bool:
         """Whether a node is neither killed nor stopped."""
         return self._nodes[node].is_running
@@ -158,6 +168,13 @@ class _Node:
     @property
     def kafka_address(self) -> str:
         return f"{self._settings.kafka_host or self._settings.host}:{self._settings.kafka_port}"
+
+    @property
+    def http_address(self) -> str:
+        assert self._daemon is not None, "a node that runs is asked"
+        assert self._daemon.http_address is not None, "with the setting there is a port"
+        host, port = self._daemon.http_address
+        return f"{host}:{port}"
 
     async def start(self) -> None:
         async with self._turn:

@@ -101,7 +101,7 @@ class Coordinator:
 
     @property
     def http_address(self) -> str:
-        """``"host:port"`` of metrics and health; the setting ``http="127.0.0.1:0"`` gives them a free port. Raises
+        """``"host:port"`` of the page, metrics and health; the setting ``http="127.0.0.1:0"`` gives them a free port. Raises
         ``RuntimeError`` outside ``async with``, and without such a port."""
         if self._daemon is None:
             raise RuntimeError("the coordinator is not running: use it inside 'async with'")

@@ -12,6 +12,7 @@ from aiohttp import ClientSession, ClientTimeout
 
 from client import Admin, Consumer, Member, Producer, TopicPartition
 from coordinator import Coordinator
+from coordinator.cluster import Cluster
 from coordinator.web import record_views, streams
 
 SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
@@ -406,3 +407,38 @@ async def test_a_reset_that_makes_no_sense_is_refused(body: Any) -> None:
 async def test_a_body_that_is_too_large_is_refused() -> None:
     async with Coordinator(**SETTINGS, http_admin="yes") as coordinator:
         assert (await posted(coordinator, b"x" * 300_000))[0] == 413
+
+
+async def test_in_a_cluster_a_node_names_the_one_that_coordinates_a_group() -> None:
+    async with Cluster(nodes=2, **SETTINGS) as cluster:
+        await produced(cluster.address, "lines", 4, 8)
+        async with Admin(cluster.address) as admin:
+            await admin.alter_offsets("g", {TopicPartition("lines", index): 1 for index in range(4)})
+        told = []
+        for address in cluster.http_addresses:
+            async with ClientSession() as session:
+                async with session.get(f"http://{address}/api/group", params={"group": "g"}) as found:
+                    told.append((found.status, await found.json()))
+                async with session.get(f"http://{address}/api/topics") as listed:
+                    (row,) = (await listed.json())["topics"]
+                    assert (row["topic"], row["replicas"]) == ("lines", 2)
+                async with session.get(f"http://{address}/api/cluster") as known:
+                    assert [one["node"] for one in (await known.json())["nodes"]] == [0, 1]
+        (owner,) = [node for node, (status, _) in enumerate(told) if status == 200]
+        status, refused = told[1 - owner]
+        assert (status, f"node {owner} coordinates it" in refused["error"]) == (404, True)
+        plan_at = f"http://{cluster.http_addresses[owner]}/api/reset"
+        async with (
+            ClientSession() as session,
+            session.get(plan_at, params={"group": "g", "to": "earliest"}) as told_plan,
+        ):
+            rows = (await told_plan.json())["rows"]
+        led_here = [row for row in rows if row["new"] == 0]
+        assert all(f"node {1 - owner} leads it" in row["note"] for row in rows if row not in led_here)
+        assert (await asked_at(cluster.http_addresses[owner], "group", group="g"))["elsewhere"] == 4 - len(led_here)
+
+
+async def asked_at(address: str, view: str, **query: str) -> dict[str, Any]:
+    async with ClientSession() as session, session.get(f"http://{address}/api/{view}", params=query) as told:
+        assert told.status == 200
+        return dict(await told.json())

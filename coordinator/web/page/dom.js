@@ -58,4 +58,6 @@ function update(old, fresh) {
   }
   for (const name of HANDLERS) if (old[name] !== fresh[name]) old[name] = fresh[name];
   if (!old.hasAttribute("data-own")) morph(old, fresh);
+  // What was typed or chosen counts more than the attributes, so it is set anew; not under the hands of who types.
+  if (/^(INPUT|SELECT)$/.test(old.nodeName) && old !== document.activeElement && old.value !== fresh.value) old.value = fresh.value;
 }

@@ -31,7 +31,7 @@ export const group = {
     const assigned = memory.settled ?? data;
     return [
       h("p", { class: "crumb" }, h("a", { href: href("groups") }, "Groups")),
-      h("h1", {}, data.group, " ", badge(data.state)),
+      h("h1", {}, h("bdi", {}, data.group), " ", badge(data.state)),
       h("p", { class: "lead" }, data.reason || "It has not rebalanced since this node was started."),
       facts(
         ["Members", count(data.members_total), data.pending_members ? `${plural(data.pending_members, "new one")} on the way` : null],
@@ -130,7 +130,7 @@ function partitions(data, { memory, redraw }) {
       ["Lag", "number", (row) => short(row.lag)],
       ["", "bar", (row) => h("span", { class: "bar", "aria-hidden": "true" },
         h("span", { style: { width: `${Math.max(0, Math.min(100, (Number(row.lag) / most) * 100))}%` } }))],
-      ["Since you look", "chart more", (row) => sparkline(memory.lags?.get(`${row.topic}/${row.partition}`) ?? [], memory.every ?? 1)],
+      ["Since opened", "chart more", (row) => sparkline(memory.lags?.get(`${row.topic}/${row.partition}`) ?? [], memory.every ?? 1)],
     ], rows, (row) => `${row.topic}/${row.partition}`),
     sorted.length > SHOWN
       ? more(memory.all, `Show the ${SHOWN} with the largest lag`, `Show all ${count(sorted.length)}`, () => {

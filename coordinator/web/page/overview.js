@@ -41,7 +41,7 @@ export const overview = {
           h("a", { href: href("groups", { state }) }, badge(state), " ", h("span", { class: "number" }, count(number)))))
         : null,
       section("What happened last",
-        data.rebalances.length ? timeline(data.rebalances, true)
+        data.rebalances.length ? timeline(data.rebalances.slice(0, 10), true)
           : empty("No group has rebalanced since this node was started.")),
       section(data.clustered ? "Nodes" : "Node",
         table("Nodes", [

@@ -135,8 +135,9 @@ function browser(frame, data, partition) {
 
   function preview(kind, content) {
     if (content === null) return h("span", { class: `${kind} null` }, kind === "text" ? "null" : "");
-    const [text] = shown(decoded(content), state.format === "json" ? "text" : state.format, false);
-    return h("span", { class: kind }, visible(text.slice(0, PREVIEW)).replace(/\s+/g, " "));
+    const raw = decoded(content), [text, how] = shown(raw, state.format === "json" ? "text" : state.format, false);
+    const line = how === "hex" ? codes(raw.subarray(0, 100)) : visible(text.slice(0, PREVIEW)).replace(/\s+/g, " ");
+    return h("span", { class: kind }, line);
   }
 
   function fill(whole, row) {
@@ -193,13 +194,16 @@ function shown(raw, format, isWhole) {
   return [text, "text"];
 }
 
+function codes(raw) {
+  return Array.from(raw, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
+}
+
 function hex(raw) {
   const lines = [];
   for (let at = 0; at < raw.length; at += 16) {
     const part = [...raw.subarray(at, at + 16)];
-    const codes = part.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(48);
     const chars = part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes} ${chars}`);
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes(part).padEnd(48)} ${chars}`);
   }
   return lines.join("\n");
 }

@@ -1,7 +1,7 @@
 // Topics, and one with its partitions and records.
 
 import { h } from "./dom.js";
-import { bytes, count, plural } from "./format.js";
+import { bytes, count } from "./format.js";
 import { choose, empty, facts, href, notice, pager, search, section, table } from "./parts.js";
 import { records } from "./records.js";
 
@@ -58,10 +58,11 @@ export const topic = {
         table("Partitions", [
           ["Partition", "", (row) => h("a", { href: href("topic", { topic: data.topic, partition: row.partition }) }, String(row.partition))],
           ["Leader", "number", (row) => (row.leader < 0 ? "none" : row.leader)],
-          ["In sync", "", (row) => `${row.in_sync.join(", ")}${row.in_sync.length < row.replicas.length ? ` of ${row.replicas.join(", ")}` : ""}`],
+          ["In sync", "more", (row) => `${row.in_sync.join(", ")}${row.in_sync.length < row.replicas.length ? ` of ${row.replicas.join(", ")}` : ""}`],
           ["First", "number", (row) => count(row.first)],
           ["End", "number", (row) => count(row.end)],
-          ["Held back", "number", (row) => (row.end > row.stable ? plural(row.end - row.stable, "record") : "–")],
+          ["LSO", "number more", (row) => h("span", { class: row.stable < row.end ? "warn" : null,
+            title: row.stable < row.end ? "readers with read_committed wait here for an open transaction" : null }, count(row.stable))],
           ["Size", "number", (row) => bytes(row.bytes)],
         ], data.rows, (row) => String(row.partition)),
         data.partitions > data.rows.length ? h("p", { class: "fine" }, `The first ${count(data.rows.length)} of ${count(data.partitions)}.`) : null),

@@ -45,7 +45,7 @@ export const transaction = {
   draw(data) {
     return [
       h("p", { class: "crumb" }, h("a", { href: href("transactions") }, "Transactions")),
-      h("h1", {}, data.id, " ", badge(data.state)),
+      h("h1", {}, h("bdi", {}, data.id), " ", badge(data.state)),
       facts(
         data.since_ms > 0 ? ["Open since", ago(data.since_ms)] : null,
         ["Timeout", duration(data.timeout_ms)],
