@@ -32,7 +32,8 @@ class Period:
 
     ``deliveries``: when, offset, value, in the order they were handed out. ``handled``: when the program was through with
     which offset. Of a member that commits by itself that is when it was handed out, of one that leaves it to the consumer
-    when it polled again, of a handler when it was about to return; these are in ``returned`` too.
+    when it polled again, of a handler when it was about to return; these are in ``returned`` too. ``runs`` is there for a
+    member that handles by key: for each call of ``process`` the key and the offset of what was begun.
     """
 
     group: str
@@ -45,6 +46,7 @@ class Period:
     deliveries: list[tuple[float, int, str]] = field(default_factory=list)
     handled: list[tuple[float, int]] = field(default_factory=list)
     returned: list[tuple[float, int]] = field(default_factory=list)
+    runs: list[list[tuple[str, int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

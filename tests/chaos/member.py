@@ -18,13 +18,13 @@ from client import CohortError, Consumer, FencedInstanceIdError, RangeAssignor, 
 from client.assignors import Assignor, CooperativeStickyAssignor, StickyAssignor
 from tests.chaos.ledger import Ledger
 from tests.chaos.worker_process import arguments, commands, run
-from tests.chaos.working import Handling, Polling, Working
+from tests.chaos.working import Handling, HandlingByKey, Polling, Working
 
 ASSIGNORS: Final[dict[str, type[Assignor]]] = {
     assignor.name: assignor
     for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
-WORK: Final[dict[str, type[Working]]] = {"poll": Polling, "process": Handling}
+WORK: Final[dict[str, type[Working]]] = {"poll": Polling, "process": Handling, "keys": HandlingByKey}
 COMMIT_MODES: Final = ("batch", "record", "auto")
 SESSION_TIMEOUT_MS: Final = 3_000
 STATIC_SESSION_TIMEOUT_MS: Final = 6_000

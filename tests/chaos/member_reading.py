@@ -17,7 +17,8 @@ class MemberReader:
         self._owned: dict[str, Period] = {}
         self._commits: dict[int, Commit] = {}
         self._in_hand: list[tuple[Period, int]] = []
-        self._in_work: dict[str, tuple[Period, int]] = {}
+        self._in_work: dict[tuple[str, int], Period] = {}
+        self._keys_in_work: dict[tuple[str, int], str] = {}
         self._again: set[str] = set()
 
     def read(self, entries: list[Entry]) -> None:
@@ -74,17 +75,19 @@ class MemberReader:
                 self._in_hand.clear()
             case "processing":  # what was not finished before an error comes again
                 self._again = set(self._owned)
+            case "began" if "key" in entry:
+                self._began_by_key(at, entry["tp"], entry["offset"], entry["value"], entry["key"])
             case "began":
                 self._began(at, entry["tp"], entry["offset"], entry["value"])
             case "handled":
-                period, offset = self._in_work[entry["tp"]]
+                period, offset = self._ended(entry), entry["offset"]
                 if self._owned.get(entry["tp"]) is not period:
                     gone = f"{period.how} at {period.end:.3f}"
                     self._outside(f"went on with {entry['tp']}@{offset} until {at:.3f}; it was {gone}")
                 period.handled.append((at, offset))
                 period.returned.append((at, offset))
             case "cancelled":
-                period, offset = self._in_work[entry["tp"]]
+                period, offset = self._ended(entry), entry["offset"]
                 if period.how == "revoked" and at > period.end:
                     self._outside(
                         f"gave up {entry['tp']}@{offset} at {at:.3f}, after it was revoked at {period.end:.3f}"
@@ -104,15 +107,37 @@ class MemberReader:
             period.handled.extend((at, offset) for offset in offsets)
 
     def _began(self, at: float, tp: str, offset: int, value: str) -> None:
-        period = self._owned.get(tp)
-        if period is None:
-            self._outside(f"began to handle {tp}@{offset} at {at:.3f} without owning it")
-            period = Period(self._group, self._name, tp, -1, at, at, "never owned")
+        period = self._owner(at, tp, offset)
         again, self._again = tp in self._again, self._again - {tp}
         if again and period.deliveries and period.deliveries[-1][1] == offset:
             period.deliveries.pop()
         period.deliveries.append((at, offset, value))
-        self._in_work[tp] = (period, offset)
+        self._in_work[tp, offset] = period
+
+    def _began_by_key(self, at: float, tp: str, offset: int, value: str, key: str) -> None:
+        period = self._owner(at, tp, offset)
+        again, self._again = tp in self._again, self._again - {tp}
+        if again or not period.runs:
+            period.runs.append([])
+        period.runs[-1].append((key, offset))
+        period.deliveries.append((at, offset, value))
+        same = [other for (where, other), its_key in self._keys_in_work.items() if (where, its_key) == (tp, key)]
+        if same:
+            self._outside(f"began {tp}@{offset} of key {key} at {at:.3f} while it was at work on {same}")
+        self._in_work[tp, offset] = period
+        self._keys_in_work[tp, offset] = key
+
+    def _owner(self, at: float, tp: str, offset: int) -> Period:
+        period = self._owned.get(tp)
+        if period is None:
+            self._outside(f"began to handle {tp}@{offset} at {at:.3f} without owning it")
+            return Period(self._group, self._name, tp, -1, at, at, "never owned")
+        return period
+
+    def _ended(self, entry: Entry) -> Period:
+        where = entry["tp"], entry["offset"]
+        self._keys_in_work.pop(where, None)
+        return self._in_work[where]
 
     def _read_commit(self, entry: Entry) -> None:
         match entry["e"]:

@@ -9,6 +9,7 @@ import pytest
 from tests.chaos.checking import CHECKS
 from tests.chaos.checks import violations
 from tests.chaos.group_stories import GROUP_BUGS, GROUP_PROMISES
+from tests.chaos.key_stories import KEY_BUGS, KEY_PROMISES
 from tests.chaos.small import (
     TP,
     Story,
@@ -176,6 +177,7 @@ def a_value_of_a_killed_producer_is_stored_out_of_order() -> Story:
 
 BUGS: dict[Callable[[], Story], str] = {
     **GROUP_BUGS,
+    **KEY_BUGS,
     an_acknowledged_record_is_gone: "lost",
     a_record_is_never_given_to_the_group: "unseen",
     an_offset_has_two_values: "inconsistent offsets",
@@ -258,6 +260,7 @@ def a_member_sleeps_and_does_nothing_when_it_wakes() -> Story:
         an_automatic_commit_is_stored,
         a_member_sleeps_and_does_nothing_when_it_wakes,
         *GROUP_PROMISES,
+        *KEY_PROMISES,
     ],
     ids=lambda story: story.__name__,
 )

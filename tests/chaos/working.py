@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from client import CohortError, CommitFailedError, Consumer, ConsumerRecord, RebalanceListener, TopicPartition
 from tests.chaos.ledger import Ledger, now
@@ -63,17 +63,20 @@ class Working(RebalanceListener):
 
     async def commit(self, portion: dict[TopicPartition, ConsumerRecord]) -> CohortError | None:
         """Commits these records, in the way drawn for this member, and writes down what came of it."""
-        number = next(self._numbers)
         offsets = {tp: record.offset + 1 for tp, record in portion.items()}
+        by_name = next(iter(portion.values())) if self.mode == "record" else None
+        return await self.commit_offsets(offsets, by_name)
+
+    async def commit_offsets(
+        self, offsets: dict[TopicPartition, int], by_name: ConsumerRecord | None = None
+    ) -> CohortError | None:
+        """Commits ``offsets``, as that of the record ``by_name`` if there is one, and writes down what came of it."""
+        number = next(self._numbers)
         self.ledger.write("commit", number=number, offsets={name_of(tp): offset for tp, offset in offsets.items()})
         if self.dies_at_commit:
             die_soon(self.random)
         try:
-            if self.mode == "record":
-                (record,) = portion.values()
-                await self.consumer.commit(record)
-            else:
-                await self.consumer.commit(offsets)
+            await self.consumer.commit(offsets if by_name is None else by_name)
         except CohortError as error:
             self.ledger.write("commit-failed", number=number, error=type(error).__name__, text=str(error))
             return error
@@ -151,13 +154,13 @@ class Handling(Working):
 
     def __init__(self, consumer: Consumer, ledger: Ledger, random: Random, mode: CommitMode) -> None:
         super().__init__(consumer, ledger, random, "auto" if mode == "auto" else "record")
-        self._concurrency = random.choice((None, None, 2))
+        self._options: dict[str, Any] = {"concurrency": random.choice((None, None, 2))}
         self._processing: asyncio.Task[None] | None = None
 
     async def work(self, leaving: asyncio.Event) -> None:
         """Until an error ends it, or the member leaves; ``stop`` ends the handlers then."""
         self.ledger.write("processing")
-        processing = asyncio.create_task(self.consumer.process(self._handle, concurrency=self._concurrency))
+        processing = asyncio.create_task(self.consumer.process(self._handle, **self._options))
         self._processing = processing
         left = asyncio.create_task(leaving.wait())
         try:
@@ -196,3 +199,40 @@ class Handling(Working):
         if drawn < 0.006:
             return self.random.uniform(0.4, 2.5)
         return self.random.uniform(0, 0.02) if drawn < 0.3 else 0.0
+
+
+class HandlingByKey(Handling):
+    """Has records of different keys handled beside each other. Commits up to where all are done, now and then."""
+
+    def __init__(self, consumer: Consumer, ledger: Ledger, random: Random, mode: CommitMode) -> None:
+        super().__init__(consumer, ledger, random, mode)
+        self._options = {"order": "key", "concurrency": random.choice((2, 8, 40))}
+        self._committing = asyncio.Lock()
+        self._committed: dict[TopicPartition, int] = {}
+
+    async def _handle(self, record: ConsumerRecord) -> None:
+        told: dict[str, Any] = {"tp": f"{record.topic}-{record.partition}", "offset": record.offset}
+        key = f"@{record.offset}" if record.key is None else record.key.decode()
+        self.ledger.write("began", **told, value=record.value.decode(), key=key)
+        try:
+            await asyncio.sleep(self._seconds(record))
+        except asyncio.CancelledError:
+            self.ledger.write("cancelled", **told)
+            raise
+        self.ledger.write("handled", **told)
+        if self.mode != "auto" and self.random.random() < 0.1 and not self._committing.locked():
+            async with self._committing:
+                await self._commit_done()
+
+    async def _commit_done(self) -> None:
+        """The records of handlers that have returned, without a gap: this one's is not among them yet."""
+        done = {tp: stored.offset for tp, stored in self.consumer.consumed_offsets().items()}
+        moved = {tp: offset for tp, offset in done.items() if offset > self._committed.get(tp, 0)}
+        if moved and await self.commit_offsets(moved) is None:
+            self._committed |= moved
+
+    def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """What others have committed meanwhile is not known."""
+        for tp in tps:
+            self._committed.pop(tp, None)
+        super().on_partitions_assigned(tps, reason)
