@@ -16,11 +16,15 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A Kafka to compare with, and what has Spark load its connector: files or coordinates of Maven. "" is not given."""
+    """A Kafka to compare with, and what has Spark load its connector: files or coordinates of Maven. "" is not given.
+
+    ``source``: the benchmark ``spark`` has it read the daemon's own topics too, through the port for Kafka's clients.
+    """
 
     bootstrap: str = ""
     jars: str = ""
     package: str = ""
+    source: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from client.admin import Admin
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
 from client.bench.spark_batches import micro_batches
+from client.bench.spark_kafka_source import beside_kafka_source, source_settings
 from client.bench.spark_workers import Workers
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
@@ -31,7 +32,8 @@ _MICRO_BATCHES: Final = 10
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
     """A daemon on the same cores; a session is warmed up by one round that does not count."""
-    async with daemon(setting.directory / "data", "--log-level", "error") as server:
+    port = ("--kafka-port", "-1") if setting.kafka.source else ()
+    async with daemon(setting.directory / "data", "--log-level", "error", *port) as server:
         async with Admin(bootstrap_servers=server.address) as admin:
             topics = {"rows-100": PARTITIONS, "rows-1024": PARTITIONS, "out": PARTITIONS, "steady": PARTITIONS}
             await admin.create_topics(topics)
@@ -39,7 +41,9 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
         for size, count in counts.items():
             await _fill(server.address, size, count)
         try:
-            figures = await asyncio.to_thread(lambda: list(_measure(server.address, setting, counts)))
+            figures = await asyncio.to_thread(
+                lambda: list(_measure(server.address, server.kafka_address, setting, counts))
+            )
         except (ImportError, RuntimeError) as error:
             raise CommandError(f"spark: {error}") from error
     for figure in figures:
@@ -66,10 +70,11 @@ async def _fill(address: str, size: int, count: int) -> None:
             await asyncio.gather(*sends)
 
 
-def _measure(address: str, setting: Setting, counts: dict[int, int]) -> Iterator[Figure]:
+def _measure(address: str, kafka_address: str, setting: Setting, counts: dict[int, int]) -> Iterator[Figure]:
     from client.spark import spark_session
 
-    spark = spark_session("cohort-bench", _MASTER, settings={"spark.driver.memory": "2g"})
+    connector = source_settings(setting.kafka) if setting.kafka.source else {}
+    spark = spark_session("cohort-bench", _MASTER, settings={"spark.driver.memory": "2g", **connector})
     spark.sparkContext.setLogLevel("ERROR")
     rounds = 1 if setting.quick else 3
     local: Figure | None = None
@@ -78,6 +83,8 @@ def _measure(address: str, setting: Setting, counts: dict[int, int]) -> Iterator
             for figure in _reading(spark, address, size, count, rounds):
                 local = figure if figure.metric == "read_100_rows_per_s" else local
                 yield figure
+        if setting.kafka.source:
+            yield from beside_kafka_source(spark, address, kafka_address, ("rows-100", counts[100]), rounds)
         yield from _through_sql(spark, address, counts[100], rounds)
         yield from _sink_alone(spark, address, counts[100] // 2, rounds)
         yield from micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES, rounds)

@@ -223,7 +223,7 @@ def _check_named(kafka: Kafka) -> None:
         raise Skipped("there is no Kafka to compare with; --kafka-bootstrap HOST:PORT names one that runs")
     if find_spec("pyspark") is None:
         raise Skipped("Spark is not installed: pip install 'aiocohort[spark]'")
-    if not (kafka.jars or kafka.package or _is_on_the_path()):
+    if not (kafka.jars or kafka.package or has_connector()):
         raise Skipped(
             "Spark has no connector for Kafka; --kafka-package "
             f"org.apache.spark:{_CONNECTOR}:{version('pyspark')} has it get one from Maven, and --kafka-jars names its files"
@@ -233,7 +233,8 @@ def _check_named(kafka: Kafka) -> None:
         raise CommandError(f"{BENCH}: --kafka-jars names {', '.join(missing)}, which is no file")
 
 
-def _is_on_the_path() -> bool:
+def has_connector() -> bool:
+    """Whether the connector lies among Spark's own jars."""
     spec = find_spec("pyspark")
     return spec is not None and any((Path(str(spec.origin)).parent / "jars").glob(f"{_CONNECTOR}-*.jar"))
 

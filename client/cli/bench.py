@@ -58,6 +58,11 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     kafka.add_argument("--kafka-bootstrap", metavar="HOST:PORT", default="", help="a Kafka that runs")
     kafka.add_argument("--kafka-jars", metavar="FILE,...", default="", help="the files of Spark's connector for Kafka")
     kafka.add_argument("--kafka-package", metavar="GROUP:NAME:VERSION", default="", help="or where Maven has it")
+    kafka.add_argument(
+        "--against-kafka-source",
+        action="store_true",
+        help="spark: Spark's own Kafka source and sink beside Cohort's on the same topic; no Kafka is needed",
+    )
     parser.set_defaults(handler=bench)
 
 
@@ -69,7 +74,7 @@ async def bench(options: argparse.Namespace, output: Output) -> int:
         if options.names:
             raise CommandError("--against kafka is a benchmark of its own: leave the names out")
         names, bootstrap = [against_kafka.BENCH], bootstrap or ",".join(against_kafka.LIKELY)
-    kafka = Kafka(bootstrap, options.kafka_jars, options.kafka_package)
+    kafka = Kafka(bootstrap, options.kafka_jars, options.kafka_package, options.against_kafka_source)
     return await run_benchmarks(
         names, output, quick=options.quick, full=options.full, directory=options.dir, kafka=kafka
     )

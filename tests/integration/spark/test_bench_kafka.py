@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from client.bench.spark_kafka import (
     compared,
     connector_settings,
 )
+from client.bench.spark_kafka_source import check_same, source_settings
 from client.bench.spark_peers import PARTITIONS
+from client.cli.failure import CommandError
 from client.cli.processes import daemon
 from tests.integration.cohort_command import cohort
 
@@ -82,6 +85,26 @@ def test_the_table_has_a_line_a_job() -> None:
     assert heading.split() == ["KAFKA", "AT", "LEAST", "ONCE", "EXACTLY", "ONCE"]
     assert read.split() == ["read_rows_per_s", "1000000", "2000000", "-"]
     assert twice.split() == ["rows_twice", "1200", "7", "0"]
+
+
+def test_the_kafka_source_beside_ours_is_of_spark_s_own_version_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.bench.spark_kafka_source.has_connector", lambda: False)
+    own = source_settings(Kafka(source=True))["spark.jars.packages"]
+    assert own == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}"
+    assert source_settings(Kafka(package="g:n:1", source=True)) == {"spark.jars.packages": "g:n:1"}
+    monkeypatch.setattr("client.bench.spark_kafka_source.has_connector", lambda: True)
+    assert source_settings(Kafka(source=True)) == {}
+
+
+def test_both_sources_have_to_read_the_same_rows() -> None:
+    check_same({"cohort": (3, 77), "kafka": (3, 77)}, 3)
+    for other, said in (((2, 77), "has read 3 and format"), ((3, 78), "are not the same")):
+        with pytest.raises(CommandError, match=said):
+            check_same({"cohort": (3, 77), "kafka": other}, 3)
+    with pytest.raises(CommandError, match="of 4 rows"):
+        check_same({"cohort": (3, 77), "kafka": (3, 77)}, 4)
 
 
 @pytest.mark.spark
