@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from coordinator.filesystem.executor import Disk
-from coordinator.filesystem.storage import Storage, WriteInDoubtError
+from coordinator.filesystem.storage import Storage, WriteInDoubtError, is_full
 from coordinator.log.directories import is_partition_directory
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.partition import PartitionLog
@@ -153,9 +153,16 @@ class ReplicaLogs:
     async def set_strays_aside(self, here: Mapping[str, tuple[str, int]]) -> None:
         """Sets directories of partitions aside that are not ``here``, by directory: the metadata knows no reason for them.
 
-        What was moved away while the node was down is not lost when it comes back: the inventory forgets it first.
+        What was moved away while the node was down is not lost when it comes back: the inventory forgets it first. On a full
+        disk it cannot, and all of them stay where they are until a later start. Raises another ``OSError``.
         """
-        await self._inventory.remove(sorted(self._inventory.logs.difference(here.values())))
+        try:
+            await self._inventory.remove(sorted(self._inventory.logs.difference(here.values())))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            log.warning("stray_directories_left", error=str(error))
+            return
         for name in await self._disk.tend(self._disk.storage.list, ""):
             if is_partition_directory(name) and name not in here:
                 log.warning("stray_directory_set_aside", directory=name)

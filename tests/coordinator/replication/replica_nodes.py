@@ -29,6 +29,7 @@ from coordinator.metadata.keys import (
 )
 from coordinator.metadata.memory import MemoryStore
 from coordinator.metadata.store import Lease
+from coordinator.nodes.inventory import PATH as INVENTORY
 from coordinator.nodes.inventory import Inventory
 from coordinator.replication.partition import Incarnation, PartitionRegistration
 from coordinator.replication.replica import Replica
@@ -94,7 +95,8 @@ class ReplicaNode:
         self.up = True
 
     def _refuse(self, operation: str, path: str) -> None:
-        if self.disk_is_full and operation == "append" and path.endswith(".log"):
+        takes_room = (operation == "append" and path.endswith(".log")) or (operation, path) == ("write_file", INVENTORY)
+        if self.disk_is_full and takes_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     async def register(self) -> None:

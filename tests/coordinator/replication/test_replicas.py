@@ -546,3 +546,26 @@ async def test_followers_begin_where_their_leader_does_and_deletion_waits_for_th
         cluster.cut.clear()
         await asyncio.wait_for(waiting, 20)
         assert three.log().start_offset == 2
+
+
+async def test_a_replica_that_was_moved_away_meanwhile_keeps_no_node_with_a_full_disk_from_starting(
+    tmp_path: Path,
+) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, three = cluster.nodes[1], cluster.nodes[3]
+        assert await committed(one, b"a") is None
+        await three.kill()
+        await three.lease.revoke()
+        known = registration_of(cluster.state())
+        isr = {node: epoch for node, epoch in known.isr.items() if node != 3}
+        await cluster.write(type(known)((1, 2), known.leader, 1, isr, 2))
+        three.disk_is_full = True
+        await three.start()
+        assert not three.lost
+        assert (three.root / f"{TOPIC}-0").exists()
+        await three.stop()
+        three.disk_is_full = False
+        await three.start()
+        assert (three.root / f"{TOPIC}-0.stray").exists()
+        assert three.inventory.logs == frozenset()
