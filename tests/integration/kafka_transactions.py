@@ -215,10 +215,66 @@ def kafka_python_client(servers: str) -> None:
     assert read == EXPECTED
 
 
+def survivor(servers: str) -> None:
+    """librdkafka: each fifth transaction is aborted; after the first ten the test kills the node that coordinates them."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([confluent_kafka.admin.NewTopic("out", 3, 3)]).values():
+        made.result(20)
+    writer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": "survivor"})
+    writer.init_transactions(30)
+
+    def insisted(step: Callable[[float], None]) -> None:
+        for _ in range(20):
+            try:
+                step(30)
+                return
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+    expected = []
+    for number in range(NUMBERS // 2):
+        if number == 10:
+            print("ten", flush=True)
+            sys.stdin.readline()
+        while True:
+            writer.begin_transaction()
+            try:
+                for partition in range(3):
+                    writer.produce("out", b"%d" % number, partition=partition)
+                if number % 5 == 4:
+                    assert writer.flush(30) == 0
+                    insisted(writer.abort_transaction)
+                else:
+                    insisted(writer.commit_transaction)
+                    expected.append(b"%d" % number)
+                break
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].txn_requires_abort():
+                    raise
+                insisted(writer.abort_transaction)
+    check = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "check",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    check.subscribe(["out"])
+    read: dict[int, list[bytes]] = {}
+    while (message := check.poll(30 if sum(map(len, read.values())) < 3 * len(expected) else 2)) is not None:
+        assert message.error() is None, message.error()
+        read.setdefault(message.partition(), []).append(message.value())
+    check.close()
+    assert read == dict.fromkeys(range(3), expected)
+
+
 CLIENTS: Final[dict[str, Callable[[str], None]]] = {
     "aiokafka": lambda servers: asyncio.run(aiokafka_client(servers)),
     "confluent-kafka": confluent_kafka_client,
     "kafka-python": kafka_python_client,
+    "survivor": survivor,
 }
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from coordinator.log.transactions import OpenTransactions
 from coordinator.runtime.admission import Admission
+from coordinator.runtime.kept_epochs import KeptEpochs
 from coordinator.transactions import carrying, completing, core, ending, identity, loading, members, parking
 from coordinator.transactions.orders import TransactionName
 from coordinator.transactions.records import NOT_STARTED, Ended, MemberTombstone, Previous
@@ -33,7 +34,7 @@ from tests.simulation.rings import Verdict
 from tests.simulation.transactions import workloads
 from tests.simulation.transactions.history import run
 from tests.simulation.transactions.nodes import Coordinator
-from tests.simulation.transactions.plan import LEAVERS, Plan, draw
+from tests.simulation.transactions.plan import KEEPERS, LEAVERS, Plan, draw
 
 MAX_SEEDS: Final = 400
 STEPS: Final = 600
@@ -302,6 +303,34 @@ def _markers_where_it_is_known_to_write(original: Original) -> Any:
     return decide
 
 
+def _kept_past_a_fence(original: Original) -> Any:
+    """What a producer keeps is not ended by those who end its transaction."""
+
+    def succeed(transactions: Any, state: Any, how: Any, step: Any, **changes: Any) -> Any:
+        return original(transactions, state, how, step, **{"kept": state.identity.kept, **changes})
+
+    return succeed
+
+
+def _means_what_it_says(original: Original) -> Any:
+    """A kept epoch is taken for that of the transaction, and its coordinator is not asked."""
+
+    def ask(self: Any, question: Any) -> None:
+        question.answer = AddPartitionsToTxnResponse(ErrorCode.NONE, "", *question.name[1:])
+        self._admit(question)
+
+    return ask
+
+
+def _keepers_and_rivals(plan: Plan) -> Plan:
+    return replace(plan, workloads=(KEEPERS,), behaviours=("late", "rivals", "stalled clients"), event_gap_ms=150)
+
+
+def _keepers_at_drops(plan: Plan) -> Plan:
+    behaviours = ("late", "lost", "administrators", "killed clients", "rivals")
+    return replace(plan, workloads=(KEEPERS,), behaviours=behaviours, fault_rate=0.15, event_gap_ms=150)
+
+
 def _late_answers_and_loads(plan: Plan) -> Plan:
     return replace(
         plan,
@@ -453,6 +482,24 @@ ABLATIONS: Final = (
         ("parked_requests_go_on_with_their_markers",),
     ),
     Ablation("members of no transaction are erased", loading, "_erase_left_over", _nothing, _HANGS),
+    Ablation(
+        "leaders ask which transaction a kept epoch means",
+        KeptEpochs, "_ask", _means_what_it_says,
+        ("open_in_a_log_is_known_to_its_coordinator", *_HANGS, *_TORN),
+        focus=_keepers_and_rivals,
+    ),
+    Ablation(
+        "an answer about a kept epoch is void once that transaction has its end marker",
+        KeptEpochs, "marker", _nothing,
+        ("open_in_a_log_is_known_to_its_coordinator", *_HANGS),
+        focus=_keepers_at_drops,
+    ),
+    Ablation(
+        "what a producer keeps is over when another has its id",
+        ending, "succeed", _kept_past_a_fence,
+        ("a_late_end_ends_its_own_transaction", "outcomes_told_are_true", *_TORN, *_ONCE, *_HANGS),
+        focus=_keepers_and_rivals,
+    ),
     Ablation("completions are written", completing, "write_finished", _nothing, _HANGS),
 )  # fmt: skip
 

@@ -21,10 +21,15 @@ CALM_PATIENCE_MS: Final = 8_000
 
 
 class Asks(NamedTuple):
-    """A request to the coordinator or to the group's shard."""
+    """A request to the coordinator or to the group's shard.
+
+    One ``in_order`` arrives while its answer is waited for, or never: requests of one connection are served in their order,
+    and one that is given up is closed.
+    """
 
     where: str
     request: Request
+    in_order: bool = False
 
 
 class Produces(NamedTuple):
@@ -35,6 +40,7 @@ class Produces(NamedTuple):
     sequence: int
     content: object
     attempt: Attempt
+    keeps_epoch: bool = False
 
 
 class Pauses(NamedTuple):
@@ -108,11 +114,15 @@ class Client:
                     act.attempt.values.add(value)
                 answered(code)
 
-            world.send(lambda _: leader.produce(act.name, act.sequence, value, acknowledged), None)
-        elif act.where == "G":
-            world.send(lambda request: world.group.ask(request, answered), act.request)
+            world.send(lambda _: leader.produce(act.name, act.sequence, value, acknowledged, act.keeps_epoch), None)
         else:
-            world.send(lambda request: world.coordinator.deliver(request, answered), act.request)
+            deliver = world.group.ask if act.where == "G" else world.coordinator.deliver
+
+            def receive(request: Any) -> None:
+                if not act.in_order or (self._asked == asked and self.alive):
+                    deliver(request, answered)
+
+            world.send(receive, act.request)
         patience_ms = MIN_PATIENCE_MS + int(world.random() * (MAX_PATIENCE_MS - MIN_PATIENCE_MS))
         world.later(CALM_PATIENCE_MS if world.calm else patience_ms, self._hear, (asked, None))
 

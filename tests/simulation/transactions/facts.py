@@ -63,6 +63,8 @@ class Attempt:
     """Attempt, content and partition of each record that was acknowledged."""
     may_commit: bool = False
     """Whether a commit was asked for."""
+    told: bool | None = None
+    """Whether a producer that keeps its epoch was told that it is committed, or aborted."""
 
 
 class Facts:
@@ -82,6 +84,8 @@ class Facts:
         """The client that was told an identity."""
         self.visible: dict[tuple[int, object, str], int] = defaultdict(int)
         self.attempts: list[Attempt] = []
+        self.kept: set[Identity] = set()
+        """What producers keep: they name all their transactions by it."""
 
     def attempt(self, name: Identity) -> Attempt:
         """A producer begins to write."""
@@ -108,7 +112,9 @@ class Facts:
                 writer = Identity(producer_id, record.completing.epoch)
                 if self.verdicts.setdefault(writer, committed) != committed:
                     violated("a_transaction_is_decided_once", f"{writer} was {not committed}, and is {committed}")
-        if record.previous is not None:
+        if record.kept is not None:
+            self.kept.add(record.kept)
+        if record.previous is not None and record.previous.identity not in self.kept:
             how = self.ended.setdefault(record.previous.identity, record.previous.how)
             if how is not record.previous.how:
                 violated("a_transaction_is_decided_once", f"{record.previous} ended as {how.name} before")
@@ -171,5 +177,8 @@ class Facts:
                 violated(
                     "transactions_are_whole", f"{read} of {len(attempt.values)} records of {attempt.name} are read"
                 )
+            if attempt.told is not None and read != len(attempt.values) * attempt.told:
+                told = "committed" if attempt.told else "aborted"
+                violated("outcomes_told_are_true", f"{attempt} is told {told}, {read} of its records are read")
             if attempt.values and self.verdicts.get(attempt.name) and not read:
                 violated("transactions_are_whole", f"{attempt.name} is committed and cannot be read")

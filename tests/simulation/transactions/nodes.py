@@ -226,8 +226,10 @@ class Coordinator(Node):
     def _look_at_end(self, request: EndTxnRequest, effects: Effects) -> None:
         for record in effects.records:
             if isinstance(record, IdentityRecord) and record.transactional_id == request.transactional_id:
-                ended = self.core.transactions[request.transactional_id].identity.identity
-                if ended not in (record.identity, (request.producer_id, request.producer_epoch)):
+                identity = self.core.transactions[request.transactional_id].identity
+                ended = identity.identity
+                of_kept = request.keeps_epoch and identity.kept == (request.producer_id, request.producer_epoch)
+                if not of_kept and ended not in (record.identity, (request.producer_id, request.producer_epoch)):
                     violated("a_late_end_ends_its_own_transaction", f"{request} ends {ended}")
 
     def _marked(self, name: TransactionName, place: MarkerPartition, outcome: MarkerOutcome, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from coordinator.groups.records import decode_record, encode_record
 from coordinator.log.transactions import OpenTransaction, OpenTransactions
 from coordinator.runtime.admission import Admission, TransactionalWrite
 from coordinator.runtime.effects import Effects, Instant, RequestContext, Step
+from coordinator.runtime.kept_epochs import KeptEpochWrite
 from coordinator.runtime.participants import ParticipantKey, TransactionName
 from coordinator.transactions.orders import MarkerOutcome
 from coordinator.transactions.records import Identity
@@ -37,6 +39,8 @@ class Data(NamedTuple):
     writer: Identity
     sequence: int
     value: Value
+    kept: Identity | None = None
+    """As a producer that keeps its epoch names itself."""
 
 
 class Marks(NamedTuple):
@@ -118,6 +122,12 @@ class Participant(Node):
         """A write arrives."""
         self.admission.enter(name, [TransactionalWrite(self.key, self, sequence, proceed, refuse)])
 
+    def enter_under_kept_epoch(
+        self, name: TransactionName, proceed: Callable[[int, int], None], refuse: Callable[[ErrorCode, str], None]
+    ) -> None:
+        """A write of a producer that keeps its epoch arrives."""
+        self.admission.enter_under_kept_epoch(name, [KeptEpochWrite(self.key, self, proceed, refuse)])
+
     def _call_later(self, delay_s: float, happens: Callable[[], None]) -> _Timer:
         timer, life = _Timer(), self.life
 
@@ -138,11 +148,28 @@ class Leader(Participant):
         self.aborted: dict[int, list[tuple[int, int]]] = {}
         """First offset and marker's offset of each aborted transaction, by producer id."""
         self.stable = 0
+        self.numbered: dict[Identity, int] = {}
+        """The next sequence of producers that keep their epoch."""
         super().__init__(world, f"P{number}", ("orders", f"id-{number}", number))
 
-    def produce(self, name: TransactionName, sequence: int, value: Value, answer: Callable[[ErrorCode], None]) -> None:
+    def produce(
+        self,
+        name: TransactionName,
+        sequence: int,
+        value: Value,
+        answer: Callable[[ErrorCode], None],
+        keeps_epoch: bool = False,
+    ) -> None:
         """A Produce with one batch."""
-        write = Data(Identity(name.producer_id, name.producer_epoch), sequence, value)
+        named = Identity(name.producer_id, name.producer_epoch)
+        if keeps_epoch:
+
+            def proceed(*transaction: int) -> None:
+                self._write(Data(Identity(*transaction), sequence, value, named), answer)
+
+            self.enter_under_kept_epoch(name, proceed, lambda code, _: answer(code))
+            return
+        write = Data(named, sequence, value)
         self.enter(name, sequence, partial(self._write, write, answer), lambda code, _: answer(code))
 
     def open_epoch(self, producer_id: int) -> int | None:
@@ -166,6 +193,7 @@ class Leader(Participant):
         self.writers.clear()
         self.open = OpenTransactions()
         self.aborted.clear()
+        self.numbered.clear()
         for offset in range(len(self.log)):
             self._apply(offset)
         self.open.settle(self.synced)
@@ -194,6 +222,8 @@ class Leader(Participant):
     def _write(self, write: Data, answer: Callable[[ErrorCode], None]) -> None:
         found = self.writers.get(write.writer.producer_id)
         following = 0 if found is None else found[1]
+        if write.kept is not None:
+            following = self.numbered.get(write.kept, 0)
         if self.is_full:
             answer(ErrorCode.KAFKA_STORAGE_ERROR)
             return
@@ -210,6 +240,8 @@ class Leader(Participant):
     def _apply(self, offset: int) -> None:
         entry = self.log[offset]
         if isinstance(entry, Data):
+            if entry.kept is not None:
+                self.numbered[entry.kept] = entry.sequence + 1
             pid, epoch = entry.writer
             found = self.writers.get(pid)
             if found is None:
@@ -285,7 +317,14 @@ class GroupShard(Participant):
 
     def ask(self, request: Request, answer: Callable[[Response], None]) -> None:
         """A request of a client; TxnOffsetCommit is admitted first."""
-        if isinstance(request, TxnOffsetCommitRequest):
+        if isinstance(request, TxnOffsetCommitRequest) and request.keeps_epoch:
+            kept = TransactionName(request.transactional_id, request.producer_id, request.producer_epoch)
+            self.enter_under_kept_epoch(
+                kept,
+                lambda pid, epoch: self._commit(replace(request, producer_id=pid, producer_epoch=epoch), answer),
+                lambda code, message: answer(self.core.refusal(request, code, message)),
+            )
+        elif isinstance(request, TxnOffsetCommitRequest):
             name = TransactionName(request.transactional_id, request.producer_id, request.producer_epoch)
             self.enter(
                 name,

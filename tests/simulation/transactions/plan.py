@@ -12,9 +12,10 @@ LOOPS: Final = "loops"
 NUMBERED: Final = "numbered"
 JOBS: Final = "jobs"
 LEAVERS: Final = "leavers"
-WORKLOADS: Final = (LOOPS, NUMBERED, JOBS, LEAVERS)
+KEEPERS: Final = "keepers"
+WORKLOADS: Final = (LOOPS, NUMBERED, JOBS, LEAVERS, KEEPERS)
 """Consume, transform, produce; one producer that numbers its work; a job with members, as Spark's; producers that are gone
-in the middle of a transaction, whose ids no other takes over."""
+in the middle of a transaction, whose ids no other takes over; loops of Kafka's producers from before KIP-890."""
 
 NETWORK: Final = ("lost", "doubled", "late")
 """What the network does to a message."""
@@ -85,10 +86,12 @@ def draw(seed: int, steps: int) -> Plan:
     among a few. Epochs end after 3 in most seeds, so that producer ids change all the time."""
     random = Random(f"transactions {seed}")
     share = random.choice((0.2, 0.4, 0.7))
-    workloads = tuple(name for name in WORKLOADS if random.random() < 0.5) or (LOOPS,)
+    workloads = tuple(name for name in WORKLOADS if name != KEEPERS and random.random() < 0.5) or (LOOPS,)
     behaviours = tuple(name for name in BEHAVIOURS if random.random() < share)
     if EXPIRY in behaviours:
         workloads = tuple(name for name in workloads if name in (LOOPS, LEAVERS)) or (LOOPS, LEAVERS)
+    if seed % 5 == 0:  # the others are as they were before there was this one
+        workloads += (KEEPERS,)
     return Plan(
         seed=seed,
         workloads=workloads,

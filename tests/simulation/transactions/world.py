@@ -12,9 +12,10 @@ from coordinator.transactions.expiry import EXPIRY_TIMER
 from protocol.messages.transactions import NO_VERSION, AbortTransactionRequest
 from tests.simulation.transactions.clients import Client, Program
 from tests.simulation.transactions.facts import Facts, violated
+from tests.simulation.transactions.keepers import keeper
 from tests.simulation.transactions.nodes import Coordinator, Node
 from tests.simulation.transactions.participants import OFFSETS, GroupShard, Leader, Participant
-from tests.simulation.transactions.plan import EVENTS, JOBS, LEAVERS, LOOPS, NUMBERED, WORKLOADS, Plan
+from tests.simulation.transactions.plan import EVENTS, JOBS, KEEPERS, LEAVERS, LOOPS, NUMBERED, WORKLOADS, Plan
 from tests.simulation.transactions.workloads import JobLog, driver, leaver, looper, numbered
 
 PARTITIONS: Final = 3
@@ -60,8 +61,14 @@ class World:
         self.job = JobLog()
         self.work = dict.fromkeys(WORKLOADS, 4)
         """How many inputs, versions and batches there are to do."""
-        self.programs: dict[str, Program] = {LOOPS: looper, NUMBERED: numbered, JOBS: driver, LEAVERS: leaver}
-        self.ids = {LOOPS: "loop", NUMBERED: "numbered", JOBS: "job", LEAVERS: "left-0"}
+        self.programs: dict[str, Program] = {
+            LOOPS: looper,
+            NUMBERED: numbered,
+            JOBS: driver,
+            LEAVERS: leaver,
+            KEEPERS: keeper,
+        }
+        self.ids = {LOOPS: "loop", NUMBERED: "numbered", JOBS: "job", LEAVERS: "left-0", KEEPERS: "keeper"}
 
     def later(self, delay_ms: int, happens: Callable[[Any], None], what: object) -> None:
         """Something happens in so many ms."""
@@ -200,7 +207,9 @@ class World:
         if workload == LEAVERS:
             return True
         done = self.facts.committed_versions.get(self.ids[workload], NO_VERSION) + 1
-        return (self.group_offset() if workload == LOOPS else done) >= self.work[workload]
+        if workload in (LOOPS, KEEPERS):
+            done = self.group_offset(workload)
+        return done >= self.work[workload]
 
     def more(self, workload: str, done: int) -> bool:
         """Whether there is work left; before the calm there always is."""
@@ -237,13 +246,14 @@ class World:
         for (_, content, place), times in self.facts.visible.items():
             contents[content, place] += times
         wanted: set[tuple[object, str]]
-        if LOOPS in self.plan.workloads:
-            wanted = {
-                (("loop", number), place) for number in range(self.work[LOOPS]) for place in (f"P{number % 2}", "P2")
-            }
-            self._compare(contents, wanted, "loop")
-            if self.group_offset() != self.work[LOOPS]:
-                violated("offsets_go_with_their_outputs", f"offset {self.group_offset()} of {self.work[LOOPS]} inputs")
+        for workload, kind in ((LOOPS, "loop"), (KEEPERS, "kept")):
+            if workload not in self.plan.workloads:
+                continue
+            inputs, offset = self.work[workload], self.group_offset(workload)
+            wanted = {((kind, number), place) for number in range(inputs) for place in (f"P{number % 2}", "P2")}
+            self._compare(contents, wanted, kind)
+            if offset != inputs:
+                violated("offsets_go_with_their_outputs", f"offset {offset} of {inputs} inputs of {workload}")
         if NUMBERED in self.plan.workloads:
             wanted = {(("numbered", number), f"P{place}") for number in range(self.work[NUMBERED]) for place in (0, 1)}
             self._compare(contents, wanted, "numbered")
@@ -257,11 +267,11 @@ class World:
         lost = sorted(wanted - found.keys())
         more = sorted((one, times) for one, times in found.items() if times > 1 or one not in wanted)
         if lost or more:
-            name = "each_input_is_answered_once" if kind == "loop" else "each_version_is_stored_once"
+            name = "each_input_is_answered_once" if kind in ("loop", "kept") else "each_version_is_stored_once"
             violated(name, f"lost {lost}, too often {more}")
 
-    def group_offset(self) -> int:
-        """What the group of the loops has committed."""
-        group = self.group.core.groups.get("loops")
+    def group_offset(self, group_id: str) -> int:
+        """What the group of a workload of loops has committed."""
+        group = self.group.core.groups.get(group_id)
         found = None if group is None else group.offsets.get("in", {}).get(0)
         return 0 if found is None else found[0]
