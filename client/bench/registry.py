@@ -19,6 +19,7 @@ from client.bench import (
     large_group,
     load,
     many_groups,
+    memory,
     metadata,
     produce,
     rebalance_latency,
@@ -67,6 +68,9 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         metadata.run,
     ),
     "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
+    "memory": Benchmark(
+        "bytes that a daemon keeps for each connection, member, group, offset, partition and producer id", memory.run
+    ),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "spark": Benchmark(
         "rows a second into and through Spark, and what a micro-batch takes; needs the extra spark", spark.run
