@@ -267,11 +267,17 @@ class Daemon:
             registered_start="" if self._member is None else self._member.registered_start,
         )
         self._identity = identity
-        node = self._node(store, catalog, self._partitions)
+        await self._take_part(self._node(store, catalog, self._partitions), self._partitions, self._lock)
+
+    async def _take_part(self, node: Node, logs: LogManager, lock: Lock) -> None:
         await self._serve(node)
-        maintenance = self._begin_maintenance(self._partitions, self._lock)
-        if settings.http:
+        maintenance = self._log_maintenance(logs)
+        if self.settings.http:  # health is told while the node waits for its registration
             await self._serve_http(node, maintenance.counts)
+        if self._member is not None:
+            await self._member.join(node, self.address, self.kafka_address)
+        self._maintenance = asyncio.create_task(maintenance.run(), name="cohort-log-maintenance")
+        self._watching = asyncio.create_task(self._watch_lock(lock), name="cohort-lock")
 
     def _node(self, store: MetadataStore, catalog: Catalog, logs: LogManager) -> Node:
         cluster = None if self._member is None else self._member.coordinators
@@ -310,8 +316,6 @@ class Daemon:
         if kafka is not None:
             host, number = settings.kafka_host or settings.host, max(settings.kafka_port, 0)
             self.kafka_address = await _started(self._listener, kafka, host, number, "--kafka-host, --kafka-port")
-        if self._member is not None:
-            await self._member.join(node, self.address, self.kafka_address)
 
     async def _serve_http(self, node: Node, counts: MaintenanceCounts) -> None:
         assert self._listener is not None, "clients are served first"
@@ -474,9 +478,9 @@ class Daemon:
             cluster=cluster,
         )
 
-    def _begin_maintenance(self, partitions: LogManager, lock: Lock) -> LogMaintenance:
+    def _log_maintenance(self, partitions: LogManager) -> LogMaintenance:
         settings = self.settings
-        maintenance = LogMaintenance(
+        return LogMaintenance(
             partitions,
             self._origins.wall_ms,
             compaction_interval_ms=settings.compaction_interval_ms,
@@ -484,9 +488,6 @@ class Daemon:
             retention_check_interval_ms=settings.retention_check_interval_ms,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
-        self._maintenance = asyncio.create_task(maintenance.run(), name="cohort-log-maintenance")
-        self._watching = asyncio.create_task(self._watch_lock(lock), name="cohort-lock")
-        return maintenance
 
     async def _close_coordinators(self) -> None:
         """Answers all that wait for a coordinator: transactions first, which logs and groups wait for."""

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientConnectionError, ClientSession
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from client import Admin, Consumer, Producer
-from coordinator import Coordinator
+from client.cli.cluster_processes import free_port
+from coordinator import Cluster, Coordinator
+from coordinator.metadata.memory import SharedMemoryStore
+from coordinator.metadata.store import Lease
 from coordinator.metrics.definitions import METRICS
 from coordinator.web import server
 from tests.coordinator.metrics.monitoring import expressions
@@ -146,6 +149,46 @@ async def test_a_node_is_alive_and_ready_and_says_why_not(tmp_path: Path) -> Non
         status, _, text = await get(coordinator, "/readyz")
         assert status == 503
         assert "the disk takes no writes" in text
+
+
+async def test_a_node_of_a_cluster_is_ready_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the metadata store does not answer: the port does, and says so."""
+    answered = asyncio.Event()
+    grant = SharedMemoryStore.grant
+
+    async def grant_late(store: SharedMemoryStore, ttl_ms: int, **options: Any) -> Lease:
+        await answered.wait()
+        return await grant(store, ttl_ms, **options)
+
+    monkeypatch.setattr(SharedMemoryStore, "grant", grant_late)
+    address = f"http://127.0.0.1:{free_port()}"
+    cluster = Cluster(nodes=1, http=address.removeprefix("http://"))
+    starting = asyncio.create_task(cluster.__aenter__())
+
+    async def until(path: str, wanted: int) -> str:
+        async with ClientSession() as session, asyncio.timeout(30):
+            while True:
+                try:
+                    async with session.get(address + path) as answer:
+                        if answer.status == wanted:
+                            text: str = await answer.text()
+                            return text
+                except ClientConnectionError:
+                    assert not starting.done()
+                await asyncio.sleep(0.02)
+
+    try:
+        await until("/healthz", 200)
+        assert "the node is not registered in its cluster" in await until("/readyz", 503)
+        assert "cohort_build_info" in await until("/metrics", 200)
+        assert not starting.done()
+        answered.set()
+        await starting
+        assert await until("/readyz", 200) == '{"status": "ready", "reasons": []}'
+    finally:
+        answered.set()
+        await starting
+        await cluster.__aexit__(None, None, None)
 
 
 async def test_what_is_asked_is_bounded() -> None:
