@@ -64,6 +64,11 @@ class RebalanceHistory:
         """The rebalances of a group, the oldest first."""
         return self._by_group.get(group_id, ())
 
+    def state_of(self, group_id: str) -> tuple[int, str]:
+        """Another value whenever something has changed in what ``of`` gives."""
+        known = self._by_group.get(group_id)
+        return (known[-1].began_ms, known[-1].outcome) if known else (-1, "")
+
     def begin(self, group_id: str, kind: str, reason: str, members: int, now: Instant) -> None:
         """A group rebalances; ``members`` have an assignment. One that was going on has come to nothing."""
         known = self._by_group.pop(group_id, None)

@@ -13,7 +13,7 @@ from coordinator.log_output import get_logger
 from coordinator.web import cluster_views, group_views, offset_reset, record_views
 from coordinator.web.guard import HEADERS, HostGuard, check_change
 from coordinator.web.page_files import page_files
-from coordinator.web.streams import Look, Streams
+from coordinator.web.streams import Look, Streams, send_changes
 from coordinator.web.view import Pace, PageSources, Query, View, ViewError
 
 log = get_logger()
@@ -102,18 +102,17 @@ class PageApi:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query)
         view = _view(query.required("view"))
-        self._streams.check_room()
         look: Look = partial(view, self._sources, query)
         if view is record_views.records:
             look = record_views.Follower(self._sources, query).look
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
-        self._keep_open(request)
-        await response.prepare(request)
-        await self._streams.run(
-            response,
-            look,
-            lambda: request.transport is None or request.transport.is_closing(),
-        )
+        news = partial(self._sources.history.state_of, query.text("group"))
+        with self._streams.place():
+            response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+            self._keep_open(request)
+            await response.prepare(request)
+            await send_changes(
+                response, look, lambda: request.transport is None or request.transport.is_closing(), news
+            )
         return response
 
 

@@ -8,12 +8,12 @@ from operator import itemgetter
 from typing import Any, Final
 
 from coordinator.log.partition import PartitionLog
-from coordinator.metadata.catalog import Topic, TopicError
+from coordinator.metadata.catalog import INTERNAL_TOPICS, Topic, TopicError
 from coordinator.runtime.shard import ShardState
 from coordinator.transactions.describe import ONGOING, STATES, describe, state_of
 from coordinator.transactions.transaction import TransactionalId
 from coordinator.web.group_views import rebalance_rows
-from coordinator.web.view import Pace, PageSources, Query, ViewError, exact
+from coordinator.web.view import Pace, PageSources, Query, ViewError, chunks, exact
 from protocol.errors import ErrorCode
 from protocol.names import clipped
 
@@ -28,26 +28,26 @@ _MAX_WAITS: Final = 20
 
 
 async def cluster(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any]:
-    """The node and its cluster in a few numbers, and the last rebalances."""
+    """The node and its cluster in a few numbers, the last rebalances, and the time: rates can be made of two answers."""
     node, catalog = sources.node, sources.node.catalog
     states, members = Counter[str](), 0
     for shard in node.groups.shards():
         if shard.state is ShardState.ACTIVE:
-            for group in tuple(shard.core.groups.values()):
-                states[group.state.value] += 1
-                members += len(group.members)
-                await pace.worked()
+            for some in chunks(shard.core.groups.values()):
+                states.update(group.state.value for group in some)
+                members += sum(len(group.members) for group in some)
+                await pace.worked(len(some) // 4)
     records = size = led = 0
-    for (topic, _), log in tuple(node.logs.led.items()):
-        if not topic.startswith("__"):
-            led += 1
-            records += log.high_watermark
-            size += log.size
-            await pace.worked()
+    for logs in chunks(log for (topic, _), log in node.logs.led.items() if topic not in INTERNAL_TOPICS):
+        led += len(logs)
+        records += sum(log.high_watermark for log in logs)
+        size += sum(log.size for log in logs)
+        await pace.worked(len(logs) // 2)
     return {
         "cluster_id": catalog.cluster_id,
         "node_id": sources.node_id,
         "version": sources.version,
+        "at_ms": node.wall_ms(),
         "started_ms": sources.started_wall_ms,
         "clustered": sources.is_clustered,
         "metadata": clipped(node.settings.metadata.partition("://")[0]),
@@ -82,10 +82,9 @@ async def topics(sources: PageSources, query: Query, pace: Pace) -> dict[str, An
     part, rows = query.text("filter").casefold(), query.rows()
     internal = query.choice("internal", "no", "yes") == "yes"
     found = []
-    for topic in tuple(sources.node.catalog.topics.values()):
-        if part in topic.name.casefold() and (internal or not topic.internal):
-            found.append((topic.name, topic))
-        await pace.worked()
+    for some in chunks(sources.node.catalog.topics.values()):
+        found += [(one.name, one) for one in some if part in one.name.casefold() and (internal or not one.internal)]
+        await pace.worked(len(some))
     shown = []
     for _, topic in heapq.nsmallest(rows.stop, found, key=itemgetter(0))[rows]:
         shown.append(_topic_row(sources, topic))
@@ -168,15 +167,16 @@ async def transactions(sources: PageSources, query: Query, pace: Pace) -> dict[s
     states, found = Counter[str](), list[tuple[int, int, str, TransactionalId]]()
     for shard in sources.node.transactions.shards():
         if shard.state is ShardState.ACTIVE:
-            for name, known in tuple(shard.core.transactions.items()):
-                await pace.worked(2)
-                if not known.is_known:
-                    continue
-                where = state_of(known)
-                states[where] += 1
-                if part in name.casefold() and state in ("", where):
-                    since = known.open_since_wall_ms if where == ONGOING else 0
-                    found.append((where != ONGOING, since, name, known))
+            for some in chunks(shard.core.transactions.items()):
+                for name, known in some:
+                    if not known.is_known:
+                        continue
+                    where = state_of(known)
+                    states[where] += 1
+                    if part in name.casefold() and state in ("", where):
+                        since = known.open_since_wall_ms if where == ONGOING else 0
+                        found.append((where != ONGOING, since, name, known))
+                await pace.worked(len(some))
     shown = []
     for _, since, name, known in heapq.nsmallest(rows.stop, found, key=itemgetter(0, 1, 2))[rows]:
         identity = known.identity

@@ -15,14 +15,14 @@ from coordinator.groups.rebalance_history import Rebalance
 from coordinator.groups.state import GroupState
 from coordinator.metadata.catalog import OFFSETS_TOPIC
 from coordinator.runtime.shard import ShardState
-from coordinator.web.lag_history import lag_of
-from coordinator.web.view import Pace, PageSources, Query, ViewError, exact
+from coordinator.web.lag_history import Lag, lag_of
+from coordinator.web.view import Pace, PageSources, Query, ViewError, chunks, exact
 from protocol.errors import ProtocolError
 from protocol.names import clipped
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, SPARK_PROTOCOL_TYPE, decode_assignment
 
 MAX_MEMBERS: Final = 500
-MAX_PARTITIONS: Final = 2_000
+MAX_PARTITIONS: Final = 1_000
 """Members and partitions of one group that an answer has; of the partitions those with the largest lag."""
 _MAX_ASSIGNMENT_BYTES: Final = 64 * 1024
 _MAX_ASSIGNMENTS_BYTES: Final = 1024 * 1024
@@ -40,11 +40,12 @@ async def groups(sources: PageSources, query: Query, pace: Pace) -> dict[str, An
     states, found = Counter[str](), list[tuple[str, Group]]()
     for shard in sources.node.groups.shards():
         if shard.state is ShardState.ACTIVE:
-            for name, group in tuple(shard.core.groups.items()):
-                states[group.state.value] += 1
-                if part in name.casefold() and state in ("", group.state.value):
-                    found.append((name, group))
-                await pace.worked()
+            for some in chunks(shard.core.groups.items()):
+                for name, group in some:
+                    states[group.state.value] += 1
+                    if (not part or part in name.casefold()) and state in ("", group.state.value):
+                        found.append((name, group))
+                await pace.worked(len(some) // 4)
     if by == "name":
         first = heapq.nsmallest(rows.stop, found, key=itemgetter(0))
     elif by == "lag":
@@ -94,9 +95,7 @@ async def group(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any
     name = query.required("group")
     found = find_group(sources, name)
     members, owners, unread = await _members(found, pace)
-    partitions, count = await _partitions(sources, found, owners, pace)
-    lag = lag_of(sources.node.logs, found)
-    await pace.worked(lag.partitions // 2)
+    partitions, lag = await _partitions(sources, found, owners, pace)
     reason = clipped(reason_and_waits(found), 1_000)
     await pace.worked(len(found.members) // 4)
     return {
@@ -115,8 +114,8 @@ async def group(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any
         "empty_since_ms": empty_since_ms(found),
         "transactions": len(found.pending_offsets),
         "partitions": partitions,
-        "partitions_total": count,
-        "lag": exact(lag.records if lag.partitions else -1),
+        "partitions_total": lag.partitions,
+        "lag": exact(lag.records),
         "elsewhere": lag.elsewhere,
         "lags": list(map(exact, sources.lags.of(name))),
         "lag_every_s": sources.lags.every_s,
@@ -187,18 +186,24 @@ async def _members(found: Group, pace: Pace) -> tuple[list[dict[str, Any]], dict
 
 async def _partitions(
     sources: PageSources, found: Group, owners: dict[tuple[str, int], int], pace: Pace
-) -> tuple[list[dict[str, Any]], int]:
-    """Partitions that have an owner or a committed offset, those with the largest lag if there are too many."""
+) -> tuple[list[dict[str, Any]], Lag]:
+    """Partitions that have an owner or a committed offset, those with the largest lag if there are too many; and the whole
+    lag, -1 when nothing is committed."""
+    records, elsewhere = -1, 0
     led, rows = sources.node.logs.led, list[tuple[int, str, int, int, int]]()
     places = {(topic, partition) for topic, offsets in found.offsets.items() for partition in offsets} | owners.keys()
     await pace.worked(len(places) // 4)
-    for topic, partition in places:
-        committed = found.offsets.get(topic, {}).get(partition)
-        log = led.get((topic, partition))
-        offset, end = -1 if committed is None else committed[0], -1 if log is None else log.high_watermark
-        lag = -1 if committed is None or log is None else max(0, end - offset)
-        rows.append((lag, topic, partition, offset, end))
-        await pace.worked()
+    for some in chunks(places):
+        for topic, partition in some:
+            committed = found.offsets.get(topic, {}).get(partition)
+            log = led.get((topic, partition))
+            offset, end = -1 if committed is None else committed[0], -1 if log is None else log.high_watermark
+            lag = -1 if committed is None or log is None else max(0, end - offset)
+            rows.append((lag, topic, partition, offset, end))
+            if lag >= 0:
+                records = max(0, records) + lag
+            elsewhere += log is None
+        await pace.worked(len(some))
     shown = sorted(heapq.nlargest(MAX_PARTITIONS, rows), key=itemgetter(1, 2))
     await pace.worked(len(shown))
     listed = [
@@ -212,7 +217,7 @@ async def _partitions(
         }
         for lag, topic, partition, offset, end in shown
     ]
-    return listed, len(rows)
+    return listed, Lag(records, len(rows), elsewhere)
 
 
 def rebalance_row(one: Rebalance, reason_now: str = "") -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """Server-sent events: a view that is sent again whenever it has changed.
 
 Nothing is queued for a browser that reads slowly: a stream looks at the node, sends what it sees, and looks again when that
-has been taken. After each look it rests 200 times as long as the look had the event loop, so that one stream takes half a
-percent of a core at most, however much there is to see; and so many streams are open at once, for so long.
+has been taken. After each look it rests 300 times as long as the look had the event loop, so that one stream takes a third
+of a percent of a core, however much there is to see; and so many streams are open at once, for so long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from coordinator.web.view import Pace, ViewError
@@ -19,7 +20,9 @@ STREAM_S: Final = 600.0
 """A browser connects anew after this time, and so does one that nobody reads any more."""
 LOOK_S: Final = 1.0
 """Pause between two looks, at least."""
-REST: Final = 200
+REST: Final = 300
+HASTE: Final = 20
+"""By so much the rest is shorter when a group rebalances that is looked at."""
 MAX_REST_S: Final = 60.0
 SEND_S: Final = 10.0
 """A browser that does not take an event within this time is gone."""
@@ -49,21 +52,16 @@ class Streams:
         """How many are open."""
         return len(self._open)
 
-    def check_room(self) -> None:
-        """Raises ``ViewError`` when there is no room for one more."""
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """One of the places for streams, for the request that runs. Raises ``ViewError`` when there is none left."""
         if len(self._open) >= MAX_STREAMS or self._closed:
             raise ViewError(503, f"{len(self._open)} pages are open and kept up to date; close one, or try again later")
-
-    async def run(self, sink: Sink, look: Look, is_gone: Callable[[], bool]) -> None:
-        """Sends what ``look`` gives until the browser is gone, or ``STREAM_S`` is over. ``check_room`` comes first."""
         task = asyncio.current_task()
         assert task is not None, "a stream is a request's task"
         self._open.add(task)
         try:
-            async with asyncio.timeout(STREAM_S):
-                await _send_changes(sink, look, is_gone)
-        except (TimeoutError, ConnectionError):
-            return  # the browser connects anew if it is still there
+            yield
         finally:
             self._open.discard(task)
 
@@ -76,19 +74,37 @@ class Streams:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send_changes(sink: Sink, look: Look, is_gone: Callable[[], bool]) -> None:
+async def send_changes(
+    sink: Sink, look: Look, is_gone: Callable[[], bool], news: Callable[[], object] = lambda: None
+) -> None:
+    """Sends what ``look`` gives until the browser is gone, or ``STREAM_S`` is over; then it connects anew if it is there.
+
+    When ``news()`` is another than it was, the rest is short: something has happened that people wait for.
+    """
+    try:
+        async with asyncio.timeout(STREAM_S):
+            await _send_changes(sink, look, is_gone, news)
+    except (TimeoutError, ConnectionError):
+        return
+
+
+async def _send_changes(sink: Sink, look: Look, is_gone: Callable[[], bool], news: Callable[[], object]) -> None:
     loop, sent, quiet_since_s = asyncio.get_running_loop(), 0, asyncio.get_running_loop().time()
     while True:
-        pace = Pace()
+        pace, known = Pace(), news()
         event = await _event(look, pace)
-        next_s = loop.time() + min(max(LOOK_S, REST * pace.busy_s), MAX_REST_S)
+        looked_s, rest_s = loop.time(), REST * pace.busy_s
         if event and hash(event) != sent:
             sent, quiet_since_s = hash(event), loop.time()
             await _send(sink, event)
         elif loop.time() - quiet_since_s >= QUIET_S:
             quiet_since_s = loop.time()
             await _send(sink, b":\n\n")
-        while (left_s := next_s - loop.time()) > 0:
+        while True:
+            wanted_s = rest_s if news() == known else rest_s / HASTE
+            left_s = looked_s + min(max(LOOK_S, wanted_s), MAX_REST_S) - loop.time()
+            if left_s <= 0:
+                break
             await asyncio.sleep(min(left_s, LOOK_S))
             if is_gone():
                 return

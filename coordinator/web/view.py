@@ -6,8 +6,9 @@ A view is a coroutine that looks at the node and gives what becomes JSON. Each b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from coordinator.groups.rebalance_history import RebalanceHistory
@@ -26,6 +27,7 @@ _MAX_TEXT: Final = 1_000
 _LARGEST_EXACT: Final = 2**53 - 1
 _SLICE: Final = 400
 """Pieces of work of about 2 µs each that are done in one turn of the loop."""
+_CHUNK: Final = 250
 
 
 class ViewError(Exception):
@@ -84,6 +86,13 @@ class Pace:
             return await waiting
         finally:
             self._since_s = self._loop.time()
+
+
+def chunks(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """The items as they are now, as many at a time as are looked at between two calls of ``Pace.worked``."""
+    left = iter(tuple(items))
+    while some := tuple(islice(left, _CHUNK)):
+        yield some
 
 
 class Query:

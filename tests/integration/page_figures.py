@@ -98,7 +98,6 @@ async def measure(daemon: DaemonProcess, http: str, seconds: float, rounds: int)
         paints, shown = [], []
         for _ in range(rounds):
             async with browser_at(http) as looked:
-                await looked.open("healthz")  # the browser has started
                 await looked.open(fragment)
                 await looked.page.wait_for_selector(selector)
                 shown.append(await looked.page.evaluate("performance.now()"))

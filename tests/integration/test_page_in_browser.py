@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -184,6 +185,24 @@ async def test_without_http_admin_a_reset_is_shown_and_cannot_be_done() -> None:
             await page.get_by_role("button", name="Show what it would do").click()
             await page.wait_for_selector(".notice:has-text('--http-admin yes')")
             assert await page.locator("button.danger").count() == 0
+
+
+async def test_the_overview_counts_records_a_second() -> None:
+    async with Coordinator(**SETTINGS) as coordinator, Producer(coordinator.address) as producer:
+        async with Admin(coordinator.address) as admin:
+            await admin.create_topics({"lines": 1})
+        async with browser_at(coordinator.http_address) as looked:
+            page = looked.page
+            await looked.open("")
+            await page.wait_for_selector(".facts div:has(dt:text('Topics')) dd:has-text('1')")
+            rate = page.locator(".facts div:has(dt:text('Records a second')) dd")
+            async with asyncio.timeout(60):
+                while (await rate.inner_text()).split()[0] in ("0", "\N{EN DASH}"):
+                    for _ in range(50):
+                        await producer.send("lines", b"x")
+                    await producer.flush()
+                while (await rate.inner_text()).split()[0] != "0":  # it falls again when nothing comes any more
+                    await asyncio.sleep(0.1)
 
 
 async def test_all_of_it_can_be_reached_with_a_keyboard() -> None:

@@ -16,7 +16,11 @@ const STATUS = { live: "live", lost: "no connection, trying again", refused: "no
 
 const content = document.getElementById("content");
 const live = document.getElementById("live");
-let stop = () => {}, shown = "";
+let stop = () => {}, shown = "", tick = () => {};
+
+// What is told in relation to now goes on while nothing changes: ages, axes, lines that stay level.
+const TICK_MS = 5_000;
+setInterval(() => document.hidden || !live.classList.contains("live") || live.textContent !== STATUS.live || tick(), TICK_MS);
 
 function address() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -56,6 +60,11 @@ function show() {
     redraw: () => memory.data && draw(memory.data),
   };
   const draw = (data) => morph(content, h("div", {}, section.draw(data, context)));
+  tick = () => {
+    if (!memory.data) return;
+    section.seen?.(memory.data, context);
+    draw(memory.data);
+  };
   stop = follow(section.view, section.ask(query), {
     onData: (data) => {
       memory.data = data;

@@ -38,9 +38,13 @@ export function duration(ms) {
   if (ms < 0) return DASH;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
-  if (ms < 3_600_000) return `${Math.floor(ms / 60_000)} min ${Math.floor((ms % 60_000) / 1000)} s`;
-  if (ms < 86_400_000) return `${Math.floor(ms / 3_600_000)} h ${Math.floor((ms % 3_600_000) / 60_000)} min`;
-  return `${Math.floor(ms / 86_400_000)} d ${Math.floor((ms % 86_400_000) / 3_600_000)} h`;
+  if (ms < 3_600_000) return two(ms, 60_000, "min", 1000, "s");
+  return ms < 86_400_000 ? two(ms, 3_600_000, "h", 60_000, "min") : two(ms, 86_400_000, "d", 3_600_000, "h");
+}
+
+function two(ms, large, unit, small, lesser) {
+  const rest = Math.floor((ms % large) / small);
+  return `${Math.floor(ms / large)} ${unit}${rest ? ` ${rest} ${lesser}` : ""}`;
 }
 
 export function clock(ms) {

@@ -5,7 +5,7 @@ import { ago, count, DASH, memberName, plural, ranges, short } from "./format.js
 import { badge, empty, facts, href, notice, section, sparkline, strip, table, timeline } from "./parts.js";
 import { reset } from "./reset.js";
 
-const SHOWN = 50, KEPT = 60, RECENT = 8;
+const SHOWN = 15, KEPT = 120, RECENT = 8;
 
 export const group = {
   view: "group",
@@ -13,16 +13,17 @@ export const group = {
   identity: ({ group }) => group,
   ask: ({ group = "" }) => ({ group }),
 
-  // Lag by partition is remembered while the page is open; that of the group comes with its past.
+  // Lag by partition is remembered second by second while the page is open; that of the group comes with its past.
   seen(data, { memory }) {
-    const lags = (memory.lags ??= new Map()), now = performance.now();
+    const lags = (memory.lags ??= new Map()), second = Math.floor(performance.now() / 1000);
+    const passed = Math.min(KEPT, second - (memory.second ?? second - 1));
+    memory.second = second;
     for (const row of data.partitions) {
       const name = `${row.topic}/${row.partition}`, known = lags.get(name) ?? [];
-      known.push(Number(row.lag));
+      for (let level = 1; level < passed; level += 1) known.push(known.at(-1) ?? Number(row.lag));
+      if (passed) known.push(Number(row.lag));
       lags.set(name, known.slice(-KEPT));
     }
-    memory.every = memory.at ? (now - memory.at) / 1000 : 1;
-    memory.at = now;
     if (data.partitions.some((row) => row.owner >= 0) || !data.members.length) memory.settled = data;
   },
 
@@ -68,7 +69,7 @@ function matrix(data, now, memory) {
   }
   const columns = data.partitions, free = columns.filter((row) => row.owner < 0);
   const rows = [...data.members.map((member, index) => [memberName(member), index]), ...(free.length ? [["no owner", -1]] : [])];
-  const size = 22, wide = columns.length > 400 ? 5 : columns.length > 80 ? 9 : 18, head = 34;
+  const size = 22, wide = Math.max(4, Math.min(18, Math.floor(920 / columns.length))), head = 34;
   const topics = [];
   columns.forEach((row, index) => {
     if (topics.at(-1)?.topic !== row.topic) topics.push({ topic: row.topic, first: index, last: index });
@@ -130,7 +131,7 @@ function partitions(data, { memory, redraw }) {
       ["Lag", "number", (row) => short(row.lag)],
       ["", "bar", (row) => h("span", { class: "bar", "aria-hidden": "true" },
         h("span", { style: { width: `${Math.max(0, Math.min(100, (Number(row.lag) / most) * 100))}%` } }))],
-      ["Since opened", "chart more", (row) => sparkline(memory.lags?.get(`${row.topic}/${row.partition}`) ?? [], memory.every ?? 1)],
+      ["Since opened", "chart more", (row) => sparkline(memory.lags?.get(`${row.topic}/${row.partition}`) ?? [], 1)],
     ], rows, (row) => `${row.topic}/${row.partition}`),
     sorted.length > SHOWN
       ? more(memory.all, `Show the ${SHOWN} with the largest lag`, `Show all ${count(sorted.length)}`, () => {

@@ -4,8 +4,6 @@ import { h } from "./dom.js";
 import { bytes, count, duration, plural, short } from "./format.js";
 import { badge, empty, facts, href, notice, section, table, timeline } from "./parts.js";
 
-const KEPT = 60;
-
 export const overview = {
   view: "cluster",
   title: () => "Overview",
@@ -13,17 +11,15 @@ export const overview = {
 
   // Records a second, from one state to the next.
   seen(data, { memory }) {
-    const now = performance.now(), before = memory.before;
-    memory.rates ??= [];
-    if (before && now > before.at) {
-      memory.rates.push(Math.max(0, ((data.records_ever - before.records) * 1000) / (now - before.at)));
-      memory.rates = memory.rates.slice(-KEPT);
+    const before = memory.before;
+    if (before && data.at_ms > before.at_ms) {
+      memory.rate = Math.max(0, ((data.records_ever - before.records_ever) * 1000) / (data.at_ms - before.at_ms));
     }
-    memory.before = { at: now, records: data.records_ever };
+    memory.before = data;
   },
 
   draw(data, { memory }) {
-    const rate = memory.rates?.at(-1);
+    const rate = memory.rate;
     const states = Object.entries(data.group_states).sort();
     return [
       h("h1", {}, "Overview"),

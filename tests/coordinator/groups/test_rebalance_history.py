@@ -34,6 +34,16 @@ def test_one_that_another_takes_the_place_of_has_come_to_nothing() -> None:
     assert [(told.outcome, told.took_ms) for told in history.of("g")] == [("restarted", 40), ("emptied", 10)]
 
 
+def test_its_state_changes_whenever_there_is_something_new() -> None:
+    history = RebalanceHistory()
+    states = [history.state_of("g")]
+    history.begin("g", "member_joined", "one", 0, at(5))
+    states.append(history.state_of("g"))
+    history.end("g", 1, "one", {}, {"a": 1}, {}, at(6))
+    states.append(history.state_of("g"))
+    assert len(set(states)) == 3
+
+
 def test_a_group_that_is_unloaded_leaves_none_that_goes_on() -> None:
     history = RebalanceHistory()
     history.begin("g", "member_joined", "one", 0, at(0))

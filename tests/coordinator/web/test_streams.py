@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.web import streams
-from coordinator.web.streams import Streams
+from coordinator.web.streams import Streams, send_changes
 from coordinator.web.view import Pace, ViewError
 
 
@@ -52,7 +52,7 @@ def looks(*seen: Any) -> Any:
 
 async def run(browser: Browser, look: Any) -> None:
     async with asyncio.timeout(10):
-        await Streams().run(browser, look, lambda: False)
+        await send_changes(browser, look, lambda: False)
 
 
 async def test_what_has_changed_is_sent_and_what_has_not_is_not() -> None:
@@ -87,24 +87,28 @@ async def test_a_stream_ends_after_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_stream_of_a_browser_that_went_ends_at_once() -> None:
-    opened = Streams()
     async with asyncio.timeout(10):
-        await opened.run(Browser(), looks({"a": 1}), lambda: True)
-    assert opened.count == 0
+        await send_changes(Browser(), looks({"a": 1}), lambda: True)
 
 
 async def test_so_many_are_open_at_once_and_closing_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAMS", 2)
     opened = Streams()
-    tasks = [asyncio.create_task(opened.run(Browser(), looks({"a": 1}), lambda: False)) for _ in range(2)]
+
+    async def stream() -> None:
+        with opened.place():
+            await send_changes(Browser(), looks({"a": 1}), lambda: False)
+
+    tasks = [asyncio.create_task(stream()) for _ in range(2)]
     while opened.count < 2:
         await asyncio.sleep(0)
-    with pytest.raises(ViewError, match="2 pages are open"):
-        opened.check_room()
+    with pytest.raises(ViewError, match="2 pages are open"), opened.place():
+        raise AssertionError("there was room")
     await opened.close()
     assert all(task.cancelled() for task in tasks)
-    with pytest.raises(ViewError):
-        opened.check_room()
+    assert opened.count == 0
+    with pytest.raises(ViewError), opened.place():
+        raise AssertionError("it is closed")
 
 
 async def test_a_look_that_takes_long_is_followed_by_a_long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,3 +123,18 @@ async def test_a_look_that_takes_long_is_followed_by_a_long_rest(monkeypatch: py
     monkeypatch.setattr(streams, "STREAM_S", 0.2)
     await run(Browser(), look)
     assert looked == 1
+
+
+async def test_news_end_a_long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "REST", 10**6)
+    monkeypatch.setattr(streams, "HASTE", 10**9)
+    looked = 0
+
+    async def look(pace: Pace) -> Any:
+        nonlocal looked
+        looked += 1
+        return {"a": looked}
+
+    async with asyncio.timeout(10):
+        await send_changes(Browser(), look, lambda: looked == 3, lambda: looked)
+    assert looked == 3
