@@ -215,7 +215,7 @@ class Assignment:
 
     def take_for_work(self, state: PartitionState) -> ConsumerRecord | None:
         """The next record of one partition, for a handler; ``finish`` or ``give_back`` of ``state`` ends its work."""
-        if not self._has_work(state):
+        if not state.buffered_bytes or state.paused or state.frozen or not self.owned():
             return None
         held = state.buffered_bytes
         record = state.take_for_work(self._decoder)

@@ -66,6 +66,7 @@ class HandlerCalls:
         self._dead_letters = dead_letters
         self._random = random
         self._still_ours = still_ours
+        self._by_record = batch is None and pool is None
         self._what = "the handler of process()" if batch is None else "the handler of process_batch()"
 
     async def close(self) -> None:
@@ -108,6 +109,9 @@ class HandlerCalls:
         """What the handler raised, or what cannot be sent of that which it returned."""
         records = task.records
         if self.transactions is None:
+            if self._by_record:  # the usual case, with one call less
+                handler, record = self._handler, records[0]
+                return await call_program(self._what, lambda: handler(record))
             return await call_program(self._what, lambda: self._call(records))
         returned: Any = None
 

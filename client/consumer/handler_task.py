@@ -84,11 +84,12 @@ class HandlerTask:
 
     def put_down(self, *, finished: bool) -> None:
         """The handler is through with its records, or counts no more. Only the first call for them says which."""
-        record, self.records, self.origins = self.record, [], []
-        if record is None:
+        records = self.records
+        if not records:
             return
+        self.records, self.origins = [], []
         if finished:
-            self.state.finish(record.offset, self._epoch)
+            self.state.finish(records[0].offset, self._epoch)
         else:
             self._give_back(self._epoch)
 

@@ -45,9 +45,13 @@ class OffsetsInWork:
 
     def finish(self, offset: int) -> None:
         """The record at ``offset``, which was taken and not done before, is done."""
-        self._done.add(offset)
-        while self._taken and self._taken[0] in self._done:
-            self._done.remove(self._taken.popleft())
+        taken, done = self._taken, self._done
+        if taken[0] != offset:
+            done.add(offset)
+            return
+        taken.popleft()
+        while done and taken[0] in done:
+            done.remove(taken.popleft())
 
     def committable(self, position: int) -> int:
         """The offset below which all is done, when ``position`` is the next one to be taken."""

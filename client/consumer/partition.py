@@ -180,12 +180,14 @@ class PartitionState:
     def finish(self, offset: int, epoch: int) -> None:
         """What was taken at ``epoch``, beginning with the record at ``offset``, is done; also when a handler has moved the
         position: then all below that is."""
+        work = self.work
         if epoch == self.epoch:
-            self.work.finish(offset)
+            work.finish(offset)
         else:
             self._earlier -= 1
         if not self._earlier:
-            self.done = max(self._said_done, self.work.committable(self.position))
+            done = work.committable(self.position) if work else self.position
+            self.done = done if done > self._said_done else self._said_done
 
     def pass_over(self) -> None:
         """What was buffered held no record: unless handlers have some, nothing below the position is left to do."""

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from client.consumer.assignment import Assignment
-from client.consumer.handler_calls import HandlerCalls
+from client.consumer.handler_calls import BatchLimits, HandlerCalls
 from client.consumer.handler_task import HandlerTask, KeyedWorker, KeyLane, PartitionWorker, QueuedRecord
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.consumer.transforming import OutputTransactions
@@ -247,33 +247,32 @@ class Workers:
     # --- one worker ---------------------------------------------------------------------------------------------------
 
     async def _run(self, worker: PartitionWorker) -> None:
-        loop = asyncio.get_running_loop()
+        loop, calls, state = asyncio.get_running_loop(), self._calls, worker.state
+        batch = calls.batch
         yield_at_s = loop.time() + _YIELD_EVERY_S
         while not worker.ending:
             worker.woken.clear()
-            if not self._may_take(worker):
+            ready = state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()
+            if not ready or not (calls.transactions is None or calls.transactions.accepting):
                 await worker.woken.wait()
             else:
                 try:
-                    await self._linger(worker)
-                    await worker.slot.take()
-                    await self._handle_next(worker)
+                    if batch is not None and batch.max_wait_ms:
+                        await self._linger(worker, batch)
+                    if self._slots is not None:
+                        await worker.slot.take()
+                    undecoded = self._take_up(worker)
+                    if worker.records:
+                        await self._handle(worker, undecoded)
                 finally:
                     worker.slot.free()
-            if loop.time() >= yield_at_s:
+            now_s = loop.time()
+            if now_s >= yield_at_s:
                 await asyncio.sleep(0)
-                yield_at_s = loop.time() + _YIELD_EVERY_S
+                yield_at_s = now_s + _YIELD_EVERY_S
 
-    def _may_take(self, worker: PartitionWorker) -> bool:
-        state, transactions = worker.state, self.transactions
-        ready = state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()
-        return bool(ready) and (transactions is None or transactions.accepting)
-
-    async def _linger(self, worker: PartitionWorker) -> None:
+    async def _linger(self, worker: PartitionWorker, batch: BatchLimits) -> None:
         """Waits until a whole batch is there, or for as long as a batch may wait for its last record."""
-        batch = self._calls.batch
-        if batch is None or not batch.max_wait_ms:
-            return
         until_s = asyncio.get_running_loop().time() + batch.max_wait_ms / 1000
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
@@ -281,31 +280,31 @@ class Workers:
                     worker.woken.clear()
                     await worker.woken.wait()
 
-    async def _handle_next(self, worker: PartitionWorker) -> None:
-        transactions = self.transactions
+    def _take_up(self, worker: PartitionWorker) -> RecordDeserializationError | None:
+        """What the handler is to get next is in work, if there is something; why it could not be decoded, if so."""
+        transactions = self._calls.transactions
         if worker.ending or not (transactions is None or transactions.accepting):  # while it waited for its turn
-            return
+            return None
         records, origins, undecoded = self._take(worker.state)
-        if not records:
-            return
-        worker.take_up(records, origins)
-        if transactions is not None:
-            worker.round = transactions.round
-            transactions.take_up(worker.state, records[0].offset)
-        await self._handle(worker, undecoded)
+        if records:
+            worker.take_up(records, origins)
+            if transactions is not None:
+                worker.round = transactions.round
+                transactions.take_up(worker.state, records[0].offset)
+        return undecoded
 
     async def _handle(self, task: HandlerTask, undecoded: RecordDeserializationError | None) -> None:
         """Has the handler work on what ``task`` has taken up, until that is done or not done."""
-        finished = False
+        finished, calls = False, self._calls
         try:
-            finished = await self._calls.are_done(task, undecoded)
+            finished = await calls.are_done(task, undecoded)
         finally:
             finished = finished and not task.interrupted
-            if self.transactions is not None:
-                finished = self._hand_over(task, self.transactions, finished=finished)
+            if calls.transactions is not None:
+                finished = self._hand_over(task, calls.transactions, finished=finished)
             task.put_down(finished=finished)
-            if self.progress is not None:
-                self.progress.end(task)
+            if calls.progress is not None:
+                calls.progress.end(task)
             if not finished:
                 self._make_room()  # it is to be fetched again
 
@@ -324,19 +323,24 @@ class Workers:
         self, state: PartitionState
     ) -> tuple[list[ConsumerRecord], list[FetchedBatch], RecordDeserializationError | None]:
         """What the handler is to get next, which batches that came from, and why it could not be decoded, if so."""
-        if self._calls.batch is None:
-            record = self._assignment.take_for_work(state)
-            records = [] if record is None else [record]
-            origins = [] if state.origin is None else [state.origin]
+        assignment, batch = self._assignment, self._calls.batch
+        if batch is None:
+            record = assignment.take_for_work(state)
+            if record is not None and state.origin is not None:  # as nearly always
+                if assignment.freed:
+                    self._make_room()
+                return [record], [state.origin], None
+            records: list[ConsumerRecord] = []
+            origins: list[FetchedBatch] = []
         else:
-            records, origins = self._assignment.take_many_for_work(state, self._calls.batch.max_records)
+            records, origins = assignment.take_many_for_work(state, batch.max_records)
         error, undecoded = state.error, None
         if not records and isinstance(error, RecordDeserializationError):
             records, undecoded = [state.take_undecoded(error.offset)], error
             origins = [] if state.origin is None else [state.origin]
         elif error is not None:
             self._on_news()
-        if self._assignment.freed:
+        if assignment.freed:
             self._make_room()
         return records, origins, undecoded
 
@@ -346,7 +350,9 @@ class Workers:
         """Hands the records of a partition to the lanes of their keys; returns when the last lane has ended."""
         while not worker.ending:
             worker.woken.clear()
-            if not self._may_take(worker) or not worker.has_room:
+            state = worker.state
+            ready = state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()
+            if not ready or not worker.has_room:
                 await worker.woken.wait()
                 continue
             key = self._assignment.next_key(worker.state)
