@@ -13,7 +13,7 @@ from aiohttp import ClientSession, ClientTimeout
 from client import Admin, Consumer, Member, Producer, TopicPartition
 from coordinator import Coordinator
 from coordinator.cluster import Cluster
-from coordinator.web import record_views, streams
+from coordinator.web import group_views, lag_history, record_views, streams
 
 SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
 HOSTILE = "<img src=x onerror=alert(1)>/..%2f\"'\n\u202eabc"
@@ -442,3 +442,82 @@ async def asked_at(address: str, view: str, **query: str) -> dict[str, Any]:
     async with ClientSession() as session, session.get(f"http://{address}/api/{view}", params=query) as told:
         assert told.status == 200
         return dict(await told.json())
+
+
+async def settled(coordinator: Coordinator, group: str, members: int) -> dict[str, Any]:
+    """What the page shows of a group once it is Stable with so many members."""
+    async with asyncio.timeout(30):
+        while True:
+            status, told = await answer(coordinator, "/api/group", {"group": group})
+            if status == 200 and (told["state"], told["members_total"]) == ("Stable", members):
+                return told
+            await asyncio.sleep(0.01)
+
+
+async def test_the_past_of_a_lag_is_sampled_and_bounded_and_goes_with_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lag_history, "SAMPLE_S", 0.01)
+    monkeypatch.setattr(lag_history, "_REST", 0)
+    monkeypatch.setattr(lag_history, "SAMPLES", 5)
+    async with Coordinator(**SETTINGS) as coordinator, Admin(coordinator.address) as admin:
+        await produced(coordinator.address, "lines", 1, 9)
+        await admin.alter_offsets("g", {TopicPartition("lines", 0): 9})
+        async with asyncio.timeout(30):
+            while (await asked(coordinator, "group", group="g"))["lags"] != [0] * 5:
+                await asyncio.sleep(0.01)
+            await admin.alter_offsets("g", {TopicPartition("lines", 0): 2})
+            while (told := await asked(coordinator, "group", group="g"))["lags"] != [7] * 5:
+                await asyncio.sleep(0.01)
+            assert (told["lag"], told["lag_every_s"]) == (7, 0.01)
+            (row,) = (await asked(coordinator, "groups", sort="lag"))["groups"]
+            assert row["lags"] == [7] * 5
+            await admin.delete_groups("g")
+            await admin.alter_offsets("g", {TopicPartition("lines", 0): 5})
+            while 7 in (await asked(coordinator, "group", group="g"))["lags"]:
+                await asyncio.sleep(0.01)
+
+
+async def test_of_a_large_group_an_answer_has_a_part_and_the_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_views, "MAX_PARTITIONS", 3)
+    monkeypatch.setattr(group_views, "MAX_MEMBERS", 1)
+    async with Coordinator(**SETTINGS) as coordinator, Admin(coordinator.address) as admin:
+        await produced(coordinator.address, "lines", 6, 60)
+        await admin.alter_offsets("g", {TopicPartition("lines", index): index for index in range(6)})
+        members = [Member("m", bootstrap_servers=coordinator.address) for _ in range(2)]
+        async with members[0], members[1]:
+            told = await asked(coordinator, "group", group="g")
+            assert [(row["partition"], row["lag"]) for row in told["partitions"]] == [(0, 10), (1, 9), (2, 8)]
+            assert (told["partitions_total"], told["lag"]) == (6, 45)
+            crowd = await settled(coordinator, "m", 2)
+            assert (len(crowd["members"]), crowd["members_total"]) == (1, 2)
+
+
+async def test_shares_that_no_consumer_wrote_are_counted_and_not_read() -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+
+        def garbage(members: Any) -> dict[str, bytes]:
+            return {member_id: b"\xff\x00garbage" for member_id, _ in members}
+
+        member = Member(
+            "g",
+            bootstrap_servers=coordinator.address,
+            protocol_type="consumer",
+            protocols=[("range", b"\xff")],
+            assign=garbage,
+        )
+        async with member:
+            told = await settled(coordinator, "g", 1)
+            assert (told["shares_unread"], told["partitions"], told["members"][0]["share"]) == (1, [], -1)
+
+
+async def test_a_daemon_with_pages_open_stops_at_once() -> None:
+    async with ClientSession() as session:
+        async with Coordinator(**SETTINGS) as coordinator:
+            url = f"http://{coordinator.http_address}/api/events"
+            stream = await session.get(url, params={"view": "cluster"})
+            await stream.content.readline()
+            loop = asyncio.get_running_loop()
+            since_s = loop.time()
+        assert loop.time() - since_s < 20
+        stream.close()
