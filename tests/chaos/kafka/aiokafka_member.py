@@ -78,7 +78,7 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
         obeying = asyncio.create_task(self._obey())
         try:
             if await self._started():
-                await self._work()
+                await self._work_until_told()
         finally:
             obeying.cancel()
             if self._consumer is not None:
@@ -105,6 +105,19 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
                 await self._consumer.stop()
         except (TimeoutError, aiokafka.errors.KafkaError) as error:
             self._ledger.write("error", what="stop", error=type(error).__name__, text=str(error))
+
+    async def _work_until_told(self) -> None:
+        """Gives up a commit that waits for a coordinator: aiokafka looks for one without a bound."""
+        working = asyncio.create_task(self._work())
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        done, _ = await asyncio.wait({working}, timeout=_STOP_S)
+        if not done:
+            working.cancel()
+            await asyncio.wait({working}, timeout=_STOP_S)
+        if not working.cancelled() and working.done():
+            working.result()
 
     async def _work(self) -> None:
         while not self._leaving.is_set():

@@ -21,6 +21,8 @@ from tests.chaos.producer import DELIVERY_TIMEOUT_MS, PROMISES, REQUEST_TIMEOUT_
 from tests.chaos.worker_process import arguments, commands, run
 
 _END_S: Final = 20.0
+_OUTLASTS_FAULTS_MS: Final = 300_000
+"""A message that librdkafka gives up begins a new epoch, in which it sends again what the last one may have stored."""
 
 
 class Sending(Protocol):
@@ -53,7 +55,7 @@ class Confluent:
                     (3, 10_000)
                 ),  # many small ones: several of a partition are under way
                 "request.timeout.ms": REQUEST_TIMEOUT_MS,
-                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+                "message.timeout.ms": _OUTLASTS_FAULTS_MS if once else DELIVERY_TIMEOUT_MS,
                 "socket.timeout.ms": REQUEST_TIMEOUT_MS + 500,
                 "reconnect.backoff.max.ms": 500,
                 "topic.metadata.refresh.interval.ms": 1_000,
