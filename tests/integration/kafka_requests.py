@@ -207,6 +207,7 @@ def _left_alone(request: groups.LeaveGroupRequest, code: int) -> groups.LeaveGro
 
 def cannot_say(request: Request, version: int) -> str:
     """What of a request this version has no words for; "" when it says all that scripts ask."""
+    said: tuple[tuple[str, object], ...] = ()
     match request:
         case groups.JoinGroupRequest() if version < _SEVERAL_LEAVE_SINCE:
             said = (("an instance id", request.group_instance_id), ("a reason", request.reason))
@@ -226,5 +227,5 @@ def cannot_say(request: Request, version: int) -> str:
         case _ if type(request) not in NEWEST:
             return f"Kafka's clients do not send {type(request).__name__}"
         case _:
-            said = ()
+            pass
     return next((f"version {version} does not say {what}" for what, value in said if value), "")
