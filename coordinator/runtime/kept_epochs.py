@@ -125,8 +125,8 @@ class KeptEpochs:
                 del self._meant[key]
 
     def awaited(self) -> Iterable[ParticipantKey]:
-        """The participants at which writes wait for the coordinator's answer."""
-        return tuple(self._waiting)
+        """The participants of which something is known, or at which writes wait for the coordinator's answer."""
+        return dict.fromkeys((*self._waiting, *self._meant))
 
     def lost(self, key: ParticipantKey, code: ErrorCode, why: str) -> None:
         """A participant is not led here any more."""

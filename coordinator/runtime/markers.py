@@ -118,10 +118,10 @@ class EndMarkers:
 
     def _write(self, key: ParticipantKey, coordinator_epoch: int, ends: Sequence[End], report: _Reports) -> None:
         topic, topic_id, partition = key
+        self._admission.marker(key, ends)
         if self._catalog.is_gone(topic, topic_id) or not 0 <= partition < len(self._catalog.topics[topic].partitions):
             self._gone(key, report)
             return
-        self._admission.marker(key, ends)
         if topic == OFFSETS_TOPIC:
             self._groups.end_transactions(partition, ends, report)
             return

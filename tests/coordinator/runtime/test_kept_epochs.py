@@ -166,6 +166,7 @@ def test_an_answer_from_before_another_node_led_the_partition_is_void() -> None:
     bench.send("once more")
     bench.done[1](means(5))
     assert bench.became[2:] == [("once more", (7, 5))]
+    assert list(bench.admission.awaited()) == [P0], "who means what is forgotten with the leadership"
     bench.admission.lost(P0, ErrorCode.NOT_LEADER_OR_FOLLOWER, "it has moved")
     bench.send("after a while")
     assert len(bench.asked) == 3
