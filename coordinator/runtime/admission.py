@@ -123,7 +123,7 @@ class Admission:
         self._kept_epochs.marker(key, ends)
 
     def awaited(self) -> Iterable[ParticipantKey]:
-        """The participants at which writes wait for the coordinator, or of which something is known: ``lost`` is for them."""
+        """The participants at which writes wait for the coordinator, or of which something is known."""
         return dict.fromkeys((*(key for key, _ in self._waiting), *self._kept_epochs.awaited()))
 
     def lost(self, key: ParticipantKey, code: ErrorCode, why: str) -> None:
