@@ -19,6 +19,7 @@ from client.assignors.plan import Plan
 from client.consumer.assignment import Assignment
 from client.consumer.error_policy import DeadLetters
 from client.consumer.leader_assignor import withhold_what_is_held
+from client.consumer.offsets_in_work import OffsetsInWork
 from client.consumer.rebalance import ConsumerParticipant
 from client.consumer.subscription import TopicSelection
 from client.consumer.workers import Workers
@@ -168,6 +169,21 @@ def commits_of_finished_records() -> Iterator[None]:
         return record
 
     with patch.object(Assignment, "take_for_work", hasty):
+        yield
+
+
+@safeguard(
+    "what is committed has no record in work below it",
+    "commits_cover_finished_records_only",
+    "every_acknowledged_record_is_read",
+    workloads=("producing", "handling"),
+)
+def commits_without_gaps() -> Iterator[None]:
+    def highest(work: OffsetsInWork, offset: int) -> None:
+        while work.first is not None and work.first <= offset:
+            work._taken.popleft()
+
+    with patch.object(OffsetsInWork, "finish", highest):
         yield
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from client.admin import Admin
 from client.consumer import DeadLetter, Retry
@@ -105,16 +105,20 @@ async def make_letterbox(world: World, process: HostProcess) -> None:
 
 
 async def handle(world: World, process: HostProcess) -> None:
-    """Handles records until the end of the history. Some handlers are slow, and some fail."""
+    """Handles records until the end of the history. Some handlers are slow, and some fail. Every second host does so by
+    key, of records without one: several of a partition beside each other."""
     instance = process.host if world.plan.static else None
-    concurrency = process.random.choice((None, None, 1, 2))
+    options: dict[str, Any] = {"concurrency": process.random.choice((None, None, 1, 2))}
+    by_key = process.host.endswith(("1", "3", "5", "7", "9"))
+    if by_key:
+        options = {"concurrency": 5, "order": "key"}
 
     async def process_records(owner: ConsumingOwner) -> None:
-        handlers = Handlers(world, owner, process.random)
+        handlers = Handlers(world, owner, process.random, in_order=not by_key)
         owner.consumer._coordinator.participant.listener = handlers
         finished = asyncio.create_task(_stop_when_finished(world, owner))
         try:
-            await owner.consumer.process(handlers.handle, concurrency=concurrency, on_error=handlers.on_error)
+            await owner.consumer.process(handlers.handle, on_error=handlers.on_error, **options)
         except HandlerError as error:
             world.history.say(process.name, f"{error}")
         finally:
@@ -140,16 +144,17 @@ _POLICIES: Final[tuple[Policy, ...]] = (
 class Handlers(RebalanceListener):
     """The handlers of one consumer: what they work on, and what they may not touch any more."""
 
-    def __init__(self, world: World, owner: ConsumingOwner, random: Random) -> None:
+    def __init__(self, world: World, owner: ConsumingOwner, random: Random, *, in_order: bool) -> None:
         self._world = world
         self._owner = owner
         self._random = random
+        self._in_order = in_order
         self._gone: set[TopicPartition] = set()
 
     async def handle(self, record: ConsumerRecord) -> None:
         """Takes a while; now and then fails, or longer than a rebalance waits for."""
         random = self._random
-        self._owner.hand_out([record])
+        self._owner.hand_out([record], in_order=self._in_order)
         self._check(record, "is begun")
         draw = random.random()
         if draw < 0.7:

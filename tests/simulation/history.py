@@ -36,6 +36,10 @@ class Acknowledged(NamedTuple):
     at_s: float
 
 
+NO_STINT: Final = -1
+"""Of records that a consumer gives to its program in any order."""
+
+
 class HandedOut(NamedTuple):
     """A record a consumer gave to its program. ``stint`` numbers the assignments of a partition to a consumer."""
 

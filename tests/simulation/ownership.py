@@ -10,7 +10,7 @@ from client.consumer import Consumer
 from client.group.member import Member
 from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
-from tests.simulation.history import HandedOut, Partition, name_of
+from tests.simulation.history import NO_STINT, HandedOut, Partition, name_of
 from tests.simulation.world import HostProcess, World
 
 
@@ -53,8 +53,11 @@ class ConsumingOwner:
         state = self.consumer._assignment.states.get(TopicPartition(*partition))
         return state is not None and not state.frozen and self.consumer._coordinator.owns()
 
-    def hand_out(self, records: Iterable[ConsumerRecord]) -> None:
-        """Notes what the consumer gave its program, and looks whether another takes itself for the owner."""
+    def hand_out(self, records: Iterable[ConsumerRecord], *, in_order: bool = True) -> None:
+        """Notes what the consumer gave its program, and looks whether another takes itself for the owner.
+
+        Records that are not given ``in_order`` belong to no stint.
+        """
         world, process = self.process.world, self.process
         membership = self.consumer._coordinator.membership
         session = membership.session if membership is not None else None
@@ -72,7 +75,7 @@ class ConsumingOwner:
             world.history.handed_out.append(
                 HandedOut(
                     world.loop.time(), self.group, process.name, generation, partition, record.offset, value,
-                    checked[partition],
+                    checked[partition] if in_order else NO_STINT,
                 )
             )  # fmt: skip
 
