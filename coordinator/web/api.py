@@ -66,6 +66,8 @@ class PageApi:
                 response = _refusal(error)
             except web.HTTPException as error:  # such as a body that is too large
                 response = _refusal(ViewError(error.status, error.reason))
+            except ConnectionError:
+                raise  # the browser went while its request arrived
             except Exception:
                 log.exception("page_view_failed", path=request.path)
                 response = _refusal(ViewError(500, "the daemon failed to answer this; its log has the cause"))
@@ -110,9 +112,12 @@ class PageApi:
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
             self._keep_open(request)
             await response.prepare(request)
-            await send_changes(
-                response, look, lambda: request.transport is None or request.transport.is_closing(), news
-            )
+            try:
+                await send_changes(
+                    response, look, lambda: request.transport is None or request.transport.is_closing(), news
+                )
+            except Exception:
+                log.exception("page_view_failed", path=request.path_qs)  # the stream ends here
         return response
 
 

@@ -30,7 +30,8 @@ log = get_logger()
 
 MAX_PARTITIONS: Final = 2_000
 """Partitions of one reset."""
-COMMIT_S: Final = 30.0
+COMMIT_S: Final = 20.0
+"""Less than a connection of the port may last."""
 _CLIENT_ID: Final = "cohort-page"
 _NO_OFFSET: Final = -1
 

@@ -17,7 +17,7 @@ from coordinator.web.view import Pace, ViewError
 
 MAX_STREAMS: Final = 16
 STREAM_S: Final = 600.0
-"""A browser connects anew after this time, and so does one that nobody reads any more."""
+"""After this time a stream ends; a browser that is still there connects anew."""
 LOOK_S: Final = 1.0
 """Pause between two looks, at least."""
 REST: Final = 300

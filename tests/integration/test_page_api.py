@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession, ClientTimeout
+from structlog.testing import capture_logs
 
 from client import Admin, Consumer, Member, Producer, TopicPartition
 from coordinator import Coordinator
 from coordinator.cluster import Cluster
-from coordinator.web import group_views, lag_history, record_views, streams
+from coordinator.web import api, group_views, lag_history, record_views, streams
 
 SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
 HOSTILE = "<img src=x onerror=alert(1)>/..%2f\"'\n\u202eabc"
@@ -521,3 +522,20 @@ async def test_a_daemon_with_pages_open_stops_at_once() -> None:
             since_s = loop.time()
         assert loop.time() - since_s < 20
         stream.close()
+
+
+async def test_a_view_that_fails_says_so_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_: Any) -> dict[str, Any]:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setitem(cast("dict[str, Any]", api.VIEWS), "topics", failing)
+    async with Coordinator(**SETTINGS) as coordinator:
+        with capture_logs() as logs:
+            status, refused = await answer(coordinator, "/api/topics")
+            assert (status, refused["error"]) == (500, "the daemon failed to answer this; its log has the cause")
+            async with ClientSession() as session:
+                url = f"http://{coordinator.http_address}/api/events"
+                async with session.get(url, params={"view": "topics"}) as stream:
+                    assert await stream.content.read() == b""
+        assert [entry["event"] for entry in logs] == ["page_view_failed"] * 2
+        assert (await asked(coordinator, "groups"))["groups"] == []

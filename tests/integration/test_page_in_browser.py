@@ -107,6 +107,12 @@ async def test_names_of_strangers_are_text_and_nothing_else(tmp_path: Path) -> N
                     await page.wait_for_selector("#content h1")
                     assert await page.locator("#content img, #content script, #content iframe").count() == 0
                 looked.faults = [fault for fault in looked.faults if "404" not in fault]
+                assert looked.faults == []
+                parse = (
+                    "try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (error) { return error.name }"
+                )
+                assert await page.evaluate(f"() => {{ {parse} }}") == "TypeError"  # not even by mistake
+                looked.faults.clear()  # the browser says that it refused this
 
 
 async def test_records_are_shown_as_text_json_and_hex_and_followed_live(tmp_path: Path) -> None:
