@@ -76,15 +76,29 @@ class DirectoryCheck:
                 return
             if not (changed and any(found.damage for found in check.findings)):
                 for found in check.findings:
-                    self._report.tell(found)
+                    self._tell(found)
                 return
             if look == _LOOKS:
                 why = "it changes all the time, and nothing certain can be said: look again without a daemon"
                 self._report.tell(Finding(False, name, "", why))
 
-    def _state(self, name: str) -> tuple[list[str], bytes]:
+    def _state(self, name: str) -> tuple[bytes, list[tuple[str, int]]]:
+        """What a daemon changes of a log but for the end of its last segment: checkpoint, names, sizes."""
         names = self._storage.list(name)
-        return names, self._storage.read_file(f"{name}/{CHECKPOINT}") if CHECKPOINT in names else b""
+        checkpoint = self._storage.read_file(f"{name}/{CHECKPOINT}") if CHECKPOINT in names else b""
+        closed = sorted(each for each in names if each.endswith(LOG_SUFFIX))[:-1]
+        return checkpoint, [(each, self._size(f"{name}/{each}") if each in closed else 0) for each in names]
+
+    def _size(self, path: str) -> int:
+        try:
+            return self._storage.size(path)
+        except FileNotFoundError:
+            return -1  # it is gone since the directory was listed
+
+    def _tell(self, found: Finding) -> None:
+        """Of what a daemon uses meanwhile only damage is told: notes are about what starts find, and come from its work."""
+        if found.damage or not self._depth.running:
+            self._report.tell(found)
 
     def _files(self, names: Sequence[str]) -> dict[Where, str]:
         """Looks at the files of the data directory itself. Returns which logs should be there, and their names."""
@@ -94,7 +108,7 @@ class DirectoryCheck:
             if not files.findings:
                 break
         for found in files.findings:
-            self._report.tell(found)
+            self._tell(found)
         for name in names:
             self._name(name)
         return known
@@ -139,7 +153,7 @@ class DirectoryCheck:
         return (topic_id, int(name.rpartition("-")[2])) if topic_id else by_name.get(name, ("", 0))
 
     def _note(self, name: str, why: str) -> None:
-        self._report.tell(Finding(False, "", name, why))
+        self._tell(Finding(False, "", name, why))
 
 
 class _NodeFiles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,8 +20,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.filesystem.files import FileStorage, ReadOnlyStorage
-from coordinator.inspection.findings import MAX_OF_A_FILE, Finding, Tally
-from coordinator.inspection.output import Progress
+from coordinator.inspection.data_directory import DirectoryCheck
+from coordinator.inspection.findings import MAX_OF_A_FILE, Finding, Report, Tally
+from coordinator.inspection.output import Output, Progress
 from coordinator.inspection.partition_check import Depth, PartitionCheck
 from coordinator.log import LogConfig, LogDamagedError
 from coordinator.log.checkpoints import write_cleaner_point
@@ -281,6 +283,47 @@ def test_logs_with_transactions_are_whole_before_and_after_compaction(
     with structlog.testing.capture_logs():
         asyncio.run(write_and_compact())
     shutil.rmtree(root)
+
+
+def told(root: Path, *, running: bool) -> list[dict[str, Any]]:
+    """What a check of the whole directory prints."""
+    stream, depth = io.StringIO(), Depth(running=running)
+    progress = Progress(io.StringIO(), 0)
+    report = Report(Output(stream, as_json=True), progress)
+    storage = ReadOnlyStorage(root)
+    DirectoryCheck(storage, report, progress, depth).run(storage.list(""), [])
+    report.verdict(str(root))
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_what_a_daemon_exchanges_meanwhile_is_looked_at_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look finds a closed segment half exchanged, as if a compaction were at work; the second finds it whole."""
+    copied(whole, tmp_path)
+    (tmp_path / DIRECTORY / "checkpoint.tmp").touch()
+    segment = segments(tmp_path)[1]
+    content = segment.read_bytes()
+    segment.write_bytes(content[:-8])
+    run, looks = PartitionCheck.run, []
+
+    def run_and_change(check: PartitionCheck) -> None:
+        run(check)
+        looks.append([found for found in check.findings if found.damage])
+        segment.write_bytes(content[: -8 * (1 + len(looks) % 2)] if always else content)
+
+    monkeypatch.setattr(PartitionCheck, "run", run_and_change)
+    always = False
+    (verdict,) = told(tmp_path, running=True)
+    assert verdict["damaged"] == 0
+    assert [bool(found) for found in looks] == [True, False]
+    always = True
+    segment.write_bytes(content[:-8])
+    note, verdict = told(tmp_path, running=True)
+    assert "it changes all the time" in note["why"]
+    assert (verdict["damaged"], len(looks)) == (0, 5)
+    always = False
+    assert {each["kind"] for each in told(tmp_path, running=False)} == {"damage", "note", "verdict"}
 
 
 def write_segment(root: Path, base: int, *pieces: bytes) -> None:
