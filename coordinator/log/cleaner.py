@@ -129,6 +129,10 @@ class _Output:
             self._storage.remove(self._path)
 
 
+def _no_longer_asked() -> int:
+    raise AssertionError("a cleaner that was stopped begins no pass")
+
+
 class Cleaner:
     """Compacts one log, one pass at a time."""
 
@@ -184,7 +188,7 @@ class Cleaner:
         if self._work is not None:
             self._work.abort()
         async with self._running:
-            return
+            self._last_stable_offset = _no_longer_asked  # it holds the log, which holds this: a circle
 
     async def compact(self, now_ms: int) -> CompactionResult | None:
         """One pass, if it is worth it and none is running.

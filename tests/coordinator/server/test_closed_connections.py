@@ -6,11 +6,13 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from coordinator.embedded import Coordinator
 from coordinator.kafka.calls import KafkaCall
+from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import TopicError
 from coordinator.server.connection import Connection
 from protocol.codec import encode_message
@@ -46,7 +48,7 @@ def open_connections(coordinator: Coordinator) -> list[weakref.ref[Connection]]:
     return [weakref.ref(each) for each in daemon._listener._connections]
 
 
-async def gone(reference: weakref.ref[Connection]) -> bool:
+async def gone(reference: weakref.ref[Any]) -> bool:
     """Whether it goes within some turns of the loop."""
     for _ in range(200):
         if reference() is None:
@@ -103,6 +105,21 @@ async def test_an_answered_request_of_a_kafka_client_leaves_memory() -> None:
         await asyncio.sleep(0.05)
         left = [each for each in gc.get_objects() if isinstance(each, KafkaCall)]
         assert [type(each.message).__name__ for each in left] == []
+
+
+@pytest.mark.usefixtures("_without_collector")
+async def test_the_log_of_a_deleted_topic_leaves_memory() -> None:
+    async with (
+        Coordinator(kafka_port=-1, log_level="error") as coordinator,
+        connected(coordinator.kafka_address) as wire,
+    ):
+        await wire.ask(MetadataRequest([MetadataRequestTopic(name="t")]), 9)
+        produced = [TopicProduceData("t", partition_data=[PartitionProduceData(0, BATCH)])]
+        await wire.ask(ProduceRequest(None, -1, 1000, produced), 9)
+        found = [each for each in gc.get_objects() if isinstance(each, PartitionLog) and each.directory == "t-0"]
+        log = weakref.ref(found.pop())
+        await wire.ask(DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=10_000), 6)
+        assert await gone(log)
 
 
 @pytest.mark.usefixtures("_without_collector")
