@@ -2,7 +2,7 @@
 
 import { h, s } from "./dom.js";
 import { ago, count, DASH, memberName, plural, ranges, short } from "./format.js";
-import { badge, empty, facts, href, notice, section, sparkline, strip, table, timeline } from "./parts.js";
+import { badge, empty, facts, href, more, section, sparkline, strip, table, timeline } from "./parts.js";
 import { reset } from "./reset.js";
 
 const SHOWN = 15, KEPT = 120, RECENT = 8;
@@ -141,10 +141,6 @@ function partitions(data, { memory, redraw }) {
       : null,
     data.partitions_total > sorted.length ? h("p", { class: "fine" }, `Those with the largest lag, of ${count(data.partitions_total)}.`) : null,
   ];
-}
-
-function more(isOpen, less, all, onclick) {
-  return h("button", { type: "button", "aria-expanded": isOpen ? "true" : "false", onclick }, isOpen ? less : all);
 }
 
 function members(data, assigned) {

@@ -62,6 +62,11 @@ export function pager(data, rows, go) {
     h("button", { type: "button", disabled: last >= data.total, onclick: () => go(data.start + step) }, "Next →"));
 }
 
+// Opens the rest of a list, and closes it again.
+export function more(isOpen, less, all, onclick) {
+  return h("button", { type: "button", "aria-expanded": isOpen ? "true" : "false", onclick }, isOpen ? less : all);
+}
+
 export function search(label, value, onValue) {
   let timer = 0;
   return h("input", {

@@ -2,8 +2,10 @@
 
 import { h } from "./dom.js";
 import { bytes, count } from "./format.js";
-import { choose, empty, facts, href, notice, pager, search, section, table } from "./parts.js";
+import { choose, empty, facts, href, more, notice, pager, search, section, table } from "./parts.js";
 import { records } from "./records.js";
+
+const SHOWN = 30;
 
 export const topics = {
   view: "topics",
@@ -39,6 +41,7 @@ export const topic = {
   ask: ({ topic = "" }) => ({ topic }),
 
   draw(data, context) {
+    const { memory } = context;
     const settings = Object.entries(data.settings), faulty = data.rows.filter((row) => row.fault);
     return [
       h("p", { class: "crumb" }, h("a", { href: href("topics") }, "Topics")),
@@ -64,7 +67,11 @@ export const topic = {
           ["LSO", "number more", (row) => h("span", { class: row.stable < row.end ? "warn" : null,
             title: row.stable < row.end ? "readers with read_committed wait here for an open transaction" : null }, count(row.stable))],
           ["Size", "number", (row) => bytes(row.bytes)],
-        ], data.rows, (row) => String(row.partition)),
+        ], memory.all ? data.rows : data.rows.slice(0, SHOWN), (row) => String(row.partition)),
+        data.rows.length > SHOWN ? more(memory.all, `Show the first ${SHOWN}`, `Show all ${count(data.rows.length)}`, () => {
+          memory.all = !memory.all;
+          context.redraw();
+        }) : null,
         data.partitions > data.rows.length ? h("p", { class: "fine" }, `The first ${count(data.rows.length)} of ${count(data.partitions)}.`) : null),
     ];
   },
