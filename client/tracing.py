@@ -18,6 +18,7 @@ which says what to install, where ``opentelemetry-api`` is missing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from client.types.serdes import K, V
 
 try:
     from opentelemetry import trace
+    from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError("tracing needs opentelemetry-api: pip install 'aiocohort[otel]'") from error
@@ -93,24 +95,43 @@ class TracedConsumer(Consumer[K, V]):
 
     async def process(self, handler: Callable[[ConsumerRecord[K, V]], Awaitable[Any] | Any], **options: Any) -> None:
         """As ``Consumer.process``. The span around a handler is a child of the one whose context the record brings."""
+        threads = options.get("threads") is not None
+        await super().process(_within(self._span_of_record, handler, threads=threads), **options)
 
-        async def traced(record: ConsumerRecord[K, V]) -> Any:
-            attributes = {
-                **_attributes("process", record.topic),
-                "messaging.destination.partition.id": str(record.partition),
-                "messaging.kafka.offset": record.offset,
-                "messaging.consumer.group.name": self._settings.group_id or "",
-            }
-            with self._tracer.start_as_current_span(
-                f"process {record.topic}",
-                context=_CONTEXT.extract(_carried(record)),
-                kind=trace.SpanKind.CONSUMER,
-                attributes=attributes,
-            ):
-                returned = handler(record)
-                return await returned if isawaitable(returned) else returned
+    async def process_batch(
+        self, handler: Callable[[list[ConsumerRecord[K, V]]], Awaitable[Any] | Any], **options: Any
+    ) -> None:
+        """As ``Consumer.process_batch``. The span around a handler has a link to each context that a record brings."""
+        threads = options.get("threads") is not None
+        await super().process_batch(_within(self._span_of_batch, handler, threads=threads), **options)
 
-        await super().process(traced, **options)
+    def _span_of_record(self, record: ConsumerRecord[K, V]) -> AbstractContextManager[Any]:
+        attributes = self._attributes_of(record) | {"messaging.kafka.offset": record.offset}
+        return self._process_span(record, attributes, context=_CONTEXT.extract(_carried(record)))
+
+    def _span_of_batch(self, records: list[ConsumerRecord[K, V]]) -> AbstractContextManager[Any]:
+        attributes = self._attributes_of(records[0]) | {"messaging.batch.message_count": len(records)}
+        brought = [
+            trace.get_current_span(_CONTEXT.extract(_carried(record), Context())).get_span_context()
+            for record in records
+        ]
+        links = [trace.Link(context) for context in brought if context.is_valid]
+        return self._process_span(records[0], attributes, links=links)
+
+    def _process_span(
+        self, record: ConsumerRecord[K, V], attributes: dict[str, Any], **options: Any
+    ) -> AbstractContextManager[Any]:
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
+            f"process {record.topic}", kind=trace.SpanKind.CONSUMER, attributes=attributes, **options
+        )
+        return span
+
+    def _attributes_of(self, record: ConsumerRecord[K, V]) -> dict[str, Any]:
+        return {
+            **_attributes("process", record.topic),
+            "messaging.destination.partition.id": str(record.partition),
+            "messaging.consumer.group.name": self._settings.group_id or "",
+        }
 
     async def commit(self, offsets: Commitable = None) -> None:
         """As ``Consumer.commit``."""
@@ -123,6 +144,23 @@ class TracedConsumer(Consumer[K, V]):
         }
         with self._tracer.start_as_current_span(f"commit {group}", kind=trace.SpanKind.CLIENT, attributes=attributes):
             await super().commit(offsets)
+
+
+def _within(
+    span: Callable[[Any], AbstractContextManager[Any]], handler: Callable[[Any], Any], *, threads: bool
+) -> Callable[[Any], Any]:
+    """``handler`` inside the ``span`` of what it is given; a plain function where handlers are called in threads."""
+
+    def plain(given: Any) -> Any:
+        with span(given):
+            return handler(given)
+
+    async def coroutine(given: Any) -> Any:
+        with span(given):
+            returned = handler(given)
+            return await returned if isawaitable(returned) else returned
+
+    return plain if threads else coroutine
 
 
 def _attributes(operation: str, topic: str) -> dict[str, Any]:

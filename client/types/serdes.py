@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, overload
 
 from protocol.columns import Headers
 
@@ -29,6 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
 Field = Literal["key", "value"]
+Format = Literal["json", "msgpack"]
 
 
 class SerializationContext(NamedTuple):
@@ -122,17 +123,24 @@ class JsonSerde:
 class MsgspecSerde(Generic[T]):
     """Keys or values of one type, checked against it: ``MsgspecSerde(Order)``. Needs the extra ``aiocohort[msgspec]``.
 
-    ``of`` is what msgspec takes as a type: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, ``list[Order]`` and so on.
+    ``of`` is what msgspec takes as a type: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, ``list[Order]`` and so on;
+    what is no class has to be said twice: ``serde: MsgspecSerde[Order | None] = MsgspecSerde(Order | None)``.
     ``format`` is "json" (the default) or "msgpack". Data that does not fit the type raises ``msgspec.ValidationError``,
     which names the path. Raises ``ImportError`` without msgspec, ``ValueError`` for another format.
     """
 
-    def __init__(self, of: type[T], *, format: Literal["json", "msgpack"] = "json") -> None:  # noqa: A002 - its name
+    @overload
+    def __init__(self, of: type[T], *, format: Format = "json") -> None: ...
+
+    @overload
+    def __init__(self, of: Any, *, format: Format = "json") -> None: ...
+
+    def __init__(self, of: Any, *, format: Format = "json") -> None:  # noqa: A002 - its name
         try:
             import msgspec
         except ImportError as error:
             raise ImportError("MsgspecSerde needs msgspec: pip install 'aiocohort[msgspec]'") from error
-        if format not in _FORMATS:
+        if format not in get_args(Format):
             raise ValueError(f"format is {format!r}; it can be 'json' or 'msgpack'")
         codec = getattr(msgspec, format)
         self._encode: Callable[[T], bytes] = codec.Encoder().encode
@@ -145,6 +153,3 @@ class MsgspecSerde(Generic[T]):
     def deserialize(self, data: bytes, context: SerializationContext, /) -> T:
         """See ``Deserializer``."""
         return self._decode(data)
-
-
-_FORMATS: Final = ("json", "msgpack")

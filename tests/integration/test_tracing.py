@@ -12,9 +12,10 @@ from aiocohort.tracing import TracedConsumer, TracedProducer
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from client import Admin, ConsumerRecord, HandlerError, UnknownTopicOrPartitionError
+from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 
 
@@ -79,3 +80,48 @@ def test_without_the_extra_the_import_says_what_to_install() -> None:
     assert ended.stderr.splitlines()[-1] == (
         "ImportError: tracing needs opentelemetry-api: pip install 'aiocohort[otel]'"
     )
+
+
+async def test_handlers_in_threads_and_of_batches_have_spans_too() -> None:
+    spans = Spans()
+    async with Coordinator() as c:
+        async with Admin(c.address) as admin:
+            await admin.create_topics({"lines": 1})
+        async with TracedProducer(c.address, tracer_provider=spans.provider) as producer:
+            for value in (b"1", b"2", b"3"):
+                await producer.send_and_wait("lines", value)
+            await producer.send_many("lines", [b"4"])  # brings no context
+        sent = [span.context.span_id for span in spans.named("send lines")]
+        current: list[int] = []
+
+        def plain(given: ConsumerRecord | list[ConsumerRecord]) -> None:
+            current.append(get_current_span().get_span_context().span_id)
+
+        for group, calls in (("one-by-one", 4), ("batches", 1)):
+            async with TracedConsumer(
+                "lines",
+                bootstrap_servers=c.address,
+                group_id=group,
+                auto_offset_reset="earliest",
+                tracer_provider=spans.provider,
+            ) as consumer:
+                if calls == 1:
+                    working = asyncio.create_task(consumer.process_batch(plain, max_records=4, max_wait_ms=5_000))
+                else:
+                    working = asyncio.create_task(consumer.process(plain, threads=2))
+                async with asyncio.timeout(30):
+                    while len(current) < calls:
+                        await asyncio.sleep(0.01)
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+            of_group = [
+                span
+                for span in spans.named("process lines")
+                if span.attributes is not None and span.attributes["messaging.consumer.group.name"] == group
+            ]
+            assert [span.context.span_id for span in of_group] == current, "the span is current in the handler"
+            current.clear()
+            if calls == 1:
+                assert [link.context.span_id for link in of_group[0].links] == sent
+            else:
+                assert [span.parent.span_id for span in of_group if span.parent is not None] == sent

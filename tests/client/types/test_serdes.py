@@ -76,9 +76,15 @@ def test_msgspec_makes_the_type_and_refuses_what_does_not_fit(name: Any) -> None
         serde.deserialize(getattr(msgspec, name).encode({"dish": "tea", "count": "two"}), VALUE)
 
 
+def test_types_may_be_unions() -> None:
+    serde: MsgspecSerde[Order | None] = MsgspecSerde(Order | None)
+    assert serde.deserialize(b"null", VALUE) is None
+    assert serde.deserialize(b'{"dish":"tea","count":1}', VALUE) == Order("tea", 1)
+
+
 def test_another_format_and_a_missing_library_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="format is 'yaml'; it can be 'json' or 'msgpack'"):
-        MsgspecSerde(Order, format="yaml")  # type: ignore[arg-type]
+        MsgspecSerde(Order, format="yaml")  # type: ignore[call-overload]
     import_before = builtins.__import__
 
     def without_msgspec(name: str, *rest: Any) -> Any:
