@@ -115,9 +115,10 @@ class Consumer(Generic[K, V]):
     **Order.** With ``process(order="key")`` only records of the same key, as it is stored, are handled in order and one at
     a time; others of their partition are handled beside them and before them, ``concurrency`` at once over all partitions,
     which has to be given. Those without a key have no order, and what was taken before a ``pause`` is handled still. Only
-    what is done without a gap is committed: when the process dies, all behind the first record that is not done comes again, at most 1,000 records and about 1 MiB of a partition.
-    The record of a handler that fails for good, or is cancelled, is not passed over either. ``commit(record)`` raises
-    ``IllegalStateError`` then, and ``producer`` is not taken. After a ``seek`` what was in work counts no more.
+    what is done without a gap is committed: when the process dies, all behind the first record that is not done comes
+    again, at most 1,000 records and about 1 MiB of a partition. The record of a handler that fails for good, or is
+    cancelled, is not passed over either. ``commit(record)`` raises ``IllegalStateError`` then, and ``producer`` is not
+    taken. After a ``seek`` what was in work counts no more.
 
     **Done** is a record whose handler has returned, and only that. With ``enable_auto_commit``, what is done is
     committed every ``auto_commit_interval_ms``, before partitions are given up, at ``stop``, and when ``process`` ends.
