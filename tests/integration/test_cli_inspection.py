@@ -224,6 +224,7 @@ def test_a_daemon_and_a_check_keep_out_of_each_others_way(copy: Path) -> None:
         pass
 
 
+@pytest.mark.timeout(400)  # a few commands, each a Python of its own, beside a daemon that is kept busy
 def test_a_directory_in_use_is_looked_at_on_request_without_false_alarms(copy: Path) -> None:
     """While records are written, segments rolled and deleted, and topics made and removed."""
     with DaemonProcess(copy, "--segment-bytes", "5000") as daemon:
@@ -237,11 +238,12 @@ def test_a_directory_in_use_is_looked_at_on_request_without_false_alarms(copy: P
                     await admin.create_topics({f"short-lived-{number}": 2})
                     await write(daemon.address, 20)
                     await admin.delete_topics(f"short-lived-{number}")
+                    await asyncio.sleep(0.05)
 
         working = threading.Thread(target=asyncio.run, args=(busy(),))
         working.start()
         try:
-            for _ in range(4):
+            for _ in range(3):
                 checked(copy, "--running")
         finally:
             done = True
