@@ -125,8 +125,8 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
                 found = await self._consumer.getmany(timeout_ms=200, max_records=40)
             except aiokafka.errors.KafkaError as error:
                 self._ledger.write("error", what="getmany", error=type(error).__name__, text=str(error))
-                if isinstance(error, aiokafka.errors.FencedInstanceIdError):
-                    self._ledger.write("fenced", text=str(error))
+                if self._options.instance is not None and "UnknownError" in str(error):
+                    self._ledger.write("fenced", text=str(error))  # aiokafka has no name for FENCED_INSTANCE_ID
                     return
                 await asyncio.sleep(0.1)
                 continue

@@ -91,6 +91,7 @@ RSKAFKA: Final = CrateSuite(
     environment={"TEST_INTEGRATION": "1", "TEST_BROKER_IMPL": "kafka", "KAFKA_CONNECT": "{bootstrap}"},
     seconds=300,
     at_once=4,
+    daemon_options=("--kafka-auto-create-topics", "no"),  # as its own brokers are started
     updated=(("rsasl", "2.3.1"),),
 )
 RDKAFKA: Final = CrateSuite(
