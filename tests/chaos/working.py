@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from client import CohortError, CommitFailedError, Consumer, ConsumerRecord, RebalanceListener, TopicPartition
 from tests.chaos.ledger import Ledger, now
 
+_COMMITS_EVERY_S: Final = 1.0
 _FRESH_MS: Final = 5_000
 
 CommitMode = Literal["batch", "record", "auto"]
@@ -209,6 +210,21 @@ class HandlingByKey(Handling):
         self._options = {"order": "key", "concurrency": random.choice((2, 8, 40))}
         self._committing = asyncio.Lock()
         self._committed: dict[TopicPartition, int] = {}
+
+    async def work(self, leaving: asyncio.Event) -> None:
+        """As others do, and commits what is done also when no record comes that could bring it about."""
+        committing = asyncio.create_task(self._commit_steadily())
+        try:
+            await super().work(leaving)
+        finally:
+            committing.cancel()
+            await asyncio.gather(committing, return_exceptions=True)
+
+    async def _commit_steadily(self) -> None:
+        while self.mode != "auto":
+            await asyncio.sleep(_COMMITS_EVERY_S)
+            async with self._committing:
+                await self._commit_done()
 
     async def _handle(self, record: ConsumerRecord) -> None:
         told: dict[str, Any] = {"tp": f"{record.topic}-{record.partition}", "offset": record.offset}
