@@ -50,6 +50,7 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
         self._topics: list[str] = options.topics.split(",")
         self._leaving = asyncio.Event()
         self._uncommitted: dict[Any, int] = {}
+        self._owned: frozenset[Any] = frozenset()
         self._numbers = itertools.count()
         self._consumer: Any = None
 
@@ -130,9 +131,8 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
                     return
                 await asyncio.sleep(0.1)
                 continue
-            owned = self._consumer.assignment()
             for tp, records in found.items():
-                if tp in owned:  # what was taken from it since is for others
+                if tp in self._owned:  # what was taken from it since is for others; aiokafka's own set still has it
                     await self._delivered(tp, records)
             await self._commit()
 
@@ -162,10 +162,12 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
         """Begins anew with them, or others do, where it has committed."""
         if revoked:
             self._ledger.write("revoked", tps=sorted(map(name_of, revoked)))
+        self._owned = frozenset()
         self._uncommitted.clear()
 
     async def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
         """Writes down what this member owns from now on; aiokafka tells a program nothing of generations."""
+        self._owned = frozenset(assigned)
         generation: int = self._consumer._coordinator.generation
         self._ledger.write("assigned", generation=generation, tps=sorted(map(name_of, assigned)))
 
