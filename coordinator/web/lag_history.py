@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Sequence
+from time import thread_time
 from typing import Final, NamedTuple
 
 from coordinator.group_coordinator import GroupCoordinator
@@ -74,23 +75,22 @@ class LagHistory:
         return lags[-1] if lags else -1
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             busy_s = 0.0
-            seen, work, began_s = set[str](), 0, loop.time()
+            seen, work, began_s = set[str](), 0, thread_time()
             for group in self._all():
                 if len(seen) >= MAX_GROUPS:
                     break
                 seen.add(group.group_id)
                 work += 1 + self._sample(group)
                 if work >= _SLICE:
-                    busy_s += loop.time() - began_s
+                    busy_s += thread_time() - began_s
                     await asyncio.sleep(0)
-                    work, began_s = 0, loop.time()
+                    work, began_s = 0, thread_time()
             for group_id in self._lags.keys() - seen:
                 del self._lags[group_id]
             self.samples += 1
-            busy_s += loop.time() - began_s
+            busy_s += thread_time() - began_s
             self.every_s = max(SAMPLE_S, _REST * busy_s)
             await asyncio.sleep(self.every_s)
 

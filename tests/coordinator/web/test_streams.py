@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from time import thread_time
 from typing import Any
 
 import pytest
+import uvloop
 
 from coordinator.web import streams
 from coordinator.web.streams import Streams, send_changes
@@ -138,3 +140,20 @@ async def test_news_end_a_long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async with asyncio.timeout(10):
         await send_changes(Browser(), look, lambda: looked == 3, lambda: looked)
     assert looked == 3
+
+
+def test_the_pace_counts_the_work_of_a_turn_whatever_the_loop() -> None:
+    """uvloop's own clock stands still while a callback runs."""
+
+    async def work() -> tuple[float, float]:
+        pace, since_s = Pace(), thread_time()
+        while thread_time() - since_s < 0.02:
+            pass
+        busy_s = pace.busy_s
+        await pace.rest(asyncio.sleep(0.01))
+        return busy_s, pace.busy_s
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        before_s, after_s = runner.run(work())
+    assert before_s >= 0.02
+    assert after_s >= before_s
