@@ -9,7 +9,6 @@ started again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import re
@@ -109,30 +108,49 @@ class Worker:
         self.ready = asyncio.Event()
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
+        self._ends = False
 
     async def run(self) -> int:
-        """Starts the process and returns its exit status once it has ended. Its lines go to this process's stderr."""
+        """Starts the process and returns its exit status once it has ended, 1 if the system starts none.
+
+        Its lines go to this process's stderr.
+        """
         self.ready.clear()
         environment = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "coordinator.worker", *as_arguments(self._settings)),
-            stdin=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C goes to the parent alone, which stops its workers in order
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "coordinator.worker", *as_arguments(self._settings)),
+                stdin=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C goes to the parent alone, which stops its workers in order
+            )
+        except OSError as error:
+            log.error("worker_not_started", worker=self.number, error=str(error))
+            return 1
         self._process = process
         log.info("worker_started", worker=self.number, pid=process.pid)
-        assert process.stderr is not None
-        with contextlib.suppress(ValueError):  # a line without an end, longer than asyncio reads: it is not passed on
-            async for line in process.stderr:
-                self._said(line.decode(errors="replace").rstrip())
+        if self._ends:  # it was told so while the process was made
+            self.end(signal.SIGTERM)
+        await self._pass_lines_on(process)
         return await process.wait()
 
     def end(self, number: signal.Signals) -> None:
-        """Sends the process a signal, if it runs."""
+        """Sends the process a signal, if it runs; one that is being started gets SIGTERM then."""
+        self._ends = True
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
+
+    async def _pass_lines_on(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while True:
+            try:
+                line = await process.stderr.readline()
+            except ValueError:  # longer than asyncio reads: it is not passed on, those behind it are
+                continue
+            if not line:
+                return
+            self._said(line.decode(errors="replace").rstrip())
 
     def _said(self, line: str) -> None:
         match = _SERVES.match(line)
