@@ -26,7 +26,14 @@ from coordinator.metadata.open import ExtraMissingError
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.nodes.registration import RegistrationRefusedError
 from coordinator.runtime.collector import Collector
-from coordinator.workers import check_alone, check_directory, serve_with_workers
+from coordinator.workers import (
+    SERVES,
+    SERVES_HTTP,
+    SERVES_KAFKA,
+    check_alone,
+    check_directory,
+    serve_with_workers,
+)
 
 log = get_logger()
 
@@ -142,12 +149,10 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
         print(f"cohortd: cannot join the cluster of {settings.metadata}: {error}", file=sys.stderr)
         return 1
     if daemon.http_address is not None:
-        print("serving the page, metrics and health on http://{}:{}".format(*daemon.http_address), file=sys.stderr)
+        print(SERVES_HTTP, "http://{}:{}".format(*daemon.http_address), file=sys.stderr)
     if daemon.kafka_address is not None:
-        print("listening for Kafka's clients on {}:{}".format(*daemon.kafka_address), file=sys.stderr)
-    print(
-        "listening on {}:{}".format(*daemon.address), file=sys.stderr
-    )  # the last line: what starts a daemon waits for it
+        print(SERVES_KAFKA, "{}:{}".format(*daemon.kafka_address), file=sys.stderr)
+    print(SERVES, "{}:{}".format(*daemon.address), file=sys.stderr)  # the last line: what starts a daemon waits for it
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
     garbage.append(asyncio.create_task(_collect_now_and_then(daemon, collector)))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -25,10 +25,14 @@ from coordinator.metadata import urls
 
 log = get_logger()
 
-_DIRECTORY: Final = "workers"
+DIRECTORY: Final = "workers"
 """Below the data directory; no partition's directory can have that name."""
 _LOOPBACK: Final = "127.0.0.1"
-_SERVES: Final = re.compile(r"^(listening on|listening for Kafka's clients on|serving metrics and health on) (\S+)$")
+SERVES: Final = "listening on"
+SERVES_KAFKA: Final = "listening for Kafka's clients on"
+SERVES_HTTP: Final = "serving the page, metrics and health on"
+"""What a daemon says of its addresses, in front of each."""
+_SERVES: Final = re.compile(f"^({SERVES}|{SERVES_KAFKA}|{SERVES_HTTP}) (\\S+)$")
 _SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _RUNS_WELL_S: Final = 60.0
@@ -55,8 +59,8 @@ def _other(common: Settings, number: int, metadata_port: int) -> Settings:
     return dataclasses.replace(
         common,
         node_id=number,
-        metadata=f"cohort://{_LOOPBACK}:{metadata_port}/{_DIRECTORY}",
-        data_dir=str(Path(common.data_dir) / _DIRECTORY / str(number)),
+        metadata=f"cohort://{_LOOPBACK}:{metadata_port}/{DIRECTORY}",
+        data_dir=str(Path(common.data_dir) / DIRECTORY / str(number)),
         port=counted(common.port),
         advertised_port=counted(common.advertised_port),
         peer_port=counted(common.peer_port),
@@ -78,14 +82,14 @@ def check_alone(settings: Settings) -> None:
 def check_directory(settings: Settings) -> None:
     """Raises ``ConfigurationError`` when the data directory was shared out to more workers than are to run."""
     try:
-        found = [int(name) for name in os.listdir(Path(settings.data_dir) / _DIRECTORY) if name.isdecimal()]
+        found = [int(name) for name in os.listdir(Path(settings.data_dir) / DIRECTORY) if name.isdecimal()]
     except (FileNotFoundError, NotADirectoryError):
         return
     if (needed := max(found, default=0) + 1) > settings.workers:
         raise ConfigurationError(
             f"{settings.data_dir!r} holds the partitions of {needed} workers, and workers is {settings.workers}: start "
             f"with --workers {needed}; to run fewer, move what the last ones have to others first (cohort topics reassign "
-            f"--drain-node, cohort cluster remove-node), stop, and remove their directories in {_DIRECTORY}"
+            f"--drain-node, cohort cluster remove-node), stop, and remove their directories in {DIRECTORY}"
         )
 
 
@@ -159,16 +163,20 @@ class Worker:
             print(f"{prefix}{line}", file=sys.stderr)
             return
         self.serves[match[1]] = match[2]
-        if match[1] == "listening on":
+        if match[1] == SERVES:
             self._keep_ports()
             self.ready.set()
 
     def _keep_ports(self) -> None:
         """Free ports that it has picked are its own from now on, as clients know them."""
         ports = {words: int(address.rpartition(":")[2]) for words, address in self.serves.items()}
-        port, kafka_port = ports["listening on"], ports.get("listening for Kafka's clients on", 0)
-        http = self.serves.get("serving metrics and health on", "").removeprefix("http://")
-        self._settings = dataclasses.replace(self._settings, port=port, kafka_port=kafka_port, http=http)
+        settings = dataclasses.replace(self._settings, port=ports[SERVES])
+        if SERVES_KAFKA in ports:
+            settings = dataclasses.replace(settings, kafka_port=ports[SERVES_KAFKA])
+        if settings.http and SERVES_HTTP in ports:
+            host = settings.http.rpartition(":")[0]
+            settings = dataclasses.replace(settings, http=f"{host}:{ports[SERVES_HTTP]}")
+        self._settings = settings
 
 
 class Workers:
@@ -212,7 +220,7 @@ class Workers:
             for worker in group:
                 self._running[worker.number] = asyncio.create_task(worker.run())
             ready = asyncio.gather(*(worker.ready.wait() for worker in group))
-            ends = [self._running[worker.number] for worker in group]
+            ends = list(self._running.values())  # the first one's too: without it no other gets ready
             waited: list[asyncio.Future[Any]] = [ready, stopped, *ends]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
@@ -248,7 +256,8 @@ class Workers:
                 _, late = await asyncio.wait(ends, timeout=bound_s)
                 for worker in group:
                     worker.end(signal.SIGKILL)
-                await asyncio.gather(*late, return_exceptions=True)
+                if late:
+                    await asyncio.wait(late, timeout=_BEYOND_STOP_S)
 
 
 async def serve_with_workers(settings: Settings) -> int:

@@ -28,12 +28,12 @@ def _structlog_as_it_was() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One process more than there are cores for the whole suite; one alone for what is named on the command line."""
+    """Two processes more than there are cores for the whole suite, as many tests wait; one for what is named."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist reads it itself
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return 0
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0)) + 2
 
 
 class _Together(LoadScopeScheduling):

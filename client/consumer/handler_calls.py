@@ -100,7 +100,7 @@ class HandlerCalls:
                 task.records[0], undecoded = self._assignment.decoded_anew(task.state, record, origin)
 
     def _call(self, records: list[ConsumerRecord]) -> Awaitable[Any] | Any:
-        given = records[0] if self.batch is None else records
+        given = records[0] if self.batch is None else list(records)  # what the handler does to its list is its own
         if self._pool is not None:
             return in_thread(self._pool, self._handler, given)
         return self._handler(given)
@@ -172,7 +172,7 @@ class HandlerCalls:
         """What ``on_error`` says; "retry" is ``Retry()``. Raises ``_OnErrorFailed`` when it fails itself."""
         on_error = self._on_error
         policy: Policy = "raise"
-        given: Any = records[0] if self.batch is None else records
+        given: Any = records[0] if self.batch is None else list(records)
 
         async def ask() -> None:
             nonlocal policy

@@ -302,12 +302,19 @@ class KeyedWorker(PartitionWorker):
 async def in_thread(pool: Executor, handler: Callable[[Any], Any], records: Any) -> Any:
     """What ``handler`` returns, called in a thread of ``pool`` with the context of this task."""
     loop = asyncio.get_running_loop()
-    returned = await loop.run_in_executor(pool, copy_context().run, handler, records)
+    returned = await loop.run_in_executor(pool, copy_context().run, _called, handler, records)
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
         raise TypeError("a handler that is called in a thread must be a plain function, but it returned an awaitable")
     return returned
+
+
+def _called(handler: Callable[[Any], Any], records: Any) -> Any:
+    try:
+        return handler(records)
+    except StopIteration as error:  # no future takes one: what waits for it would wait for ever
+        raise RuntimeError(f"the handler raised {error!r}") from error
 
 
 _IN_THREADS: Final = (asyncio.to_thread.__code__, in_thread.__code__)

@@ -24,6 +24,8 @@ from coordinator.replication import watermarks
 from coordinator.replication.replica_logs import DAMAGED, STRAY
 
 LOCK: Final = "lock"
+DIRECTORY_OF_WORKERS: Final = "workers"
+"""As ``coordinator.workers`` has it."""
 _LOOKS: Final = 3
 """A partition that changes while a daemon uses it is looked at so often."""
 _ASIDE: Final = (STRAY, DAMAGED)
@@ -121,6 +123,14 @@ class DirectoryCheck:
             elif name.endswith(_ASIDE):
                 self._note(
                     name, "a start has set it aside, as it was no log of this node or damaged: it is not looked at"
+                )
+            elif name == DIRECTORY_OF_WORKERS:
+                paths = " ".join(
+                    f"{self._storage.root}/{DIRECTORY_OF_WORKERS}/{each}"
+                    for each in self._storage.list(DIRECTORY_OF_WORKERS)
+                )
+                self._note(
+                    name, f"the other workers have directories of their own, which are to be checked too: {paths}"
                 )
             elif not is_partition_directory(name):
                 self._note(name, "no directory of Cohort has this name: it is passed over")

@@ -124,6 +124,7 @@ class PartitionLog(Acknowledged):
         on_new_producer: Callable[[], None] | None = None,
         open_files: OpenFiles | None = None,
         begin_compaction: Begin = local_work,
+        is_new: bool = False,
     ) -> PartitionLog:
         """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
@@ -131,11 +132,12 @@ class PartitionLog(Acknowledged):
         ``on_fatal`` is called with the reason when it is unknown what is on disk; it must end the process.
         ``on_new_producer`` is called when an idempotent producer, or a new epoch of one, has begun to write here.
         ``open_files`` bounds the files of closed segments, for all logs that are given the same. ``begin_compaction`` says
-        where the work of a compaction is done.
+        where the work of a compaction is done. ``is_new``: this process has made the log, and synced its names.
         Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there or it is missing, and
         ``OSError``.
         """
-        recovered = await disk.tend(open_directory, disk.storage, directory, config)
+        opening = partial(open_directory, names_are_durable=is_new)
+        recovered = await disk.tend(opening, disk.storage, directory, config)
         active = recovered.segments[-1]
         if leader_epoch is not None and (last := recovered.leader_epochs.at(active.next_offset - 1)) > leader_epoch:
             active.retire()

@@ -203,7 +203,7 @@ class Producers:
                 f"{who} has epoch {known.epoch} here, the batch has {header.producer_epoch}: a later instance of this "
                 "producer has taken over",
             )
-        numbers_on = header.producer_epoch > known.epoch and _numbers_on(header, known)
+        numbers_on = _numbers_on(header, known)  # lower epochs are refused above
         if not numbers_on and (header.producer_epoch > known.epoch or (transactional and known.transaction is None)):
             if first == 0:
                 return None

@@ -70,15 +70,18 @@ class Recovered:
     """How many bytes of a torn tail were cut off."""
 
 
-def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recovered:
+def open_directory(
+    storage: Storage, directory: str, config: LogConfig, *, names_are_durable: bool = False
+) -> Recovered:
     """Recovers what ``directories.make_logs`` or a log has left. Blocks; files of a log that is refused are closed again.
 
     Raises ``LogDamagedError`` when anything but a torn tail is wrong, a missing directory or segment included: only
     creation makes them, so they have been lost. ``WriteInDoubtError`` when it is unknown what is on disk, another
     ``OSError`` when the disk does not do its part; opening may be tried again then. A disk that is full is no reason.
+    ``names_are_durable`` says that this process has made the log and synced its names.
     """
     names = tidied(storage, directory)
-    if CLEAN_END not in names:
+    if CLEAN_END not in names and not names_are_durable:
         # A process that was killed may have left names that a power cut would take, with all that is appended from now on.
         storage.sync_directory(directory)
         storage.sync_directory("")

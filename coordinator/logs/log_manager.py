@@ -82,6 +82,8 @@ class LogManager:
         self._unopened: dict[tuple[str, int], _Retry] = {}
         self._reopening = asyncio.Lock()
         """Held while a partition is tried again, so that its directory is not removed and made anew meanwhile."""
+        self._new: set[str] = set()
+        """Directories that were made and synced, of logs that were not opened yet."""
         self.producer_limit = ProducerLimit(self.opened)
         self._configured: dict[str, Mapping[str, Value]] = {
             name: topic.config for name, topic in catalog.topics.items()
@@ -141,6 +143,7 @@ class LogManager:
         if topic.internal and not self.is_created(topic.name, index):
             await self._change(self._make, [(topic, index)])
             await self._change(sync_logs, self._disk.storage, [directory_of(topic.name, index)])
+            self._new.add(directory_of(topic.name, index))
             await self._catalog.note_created(topic, index)
         return await self._served(topic, index)
 
@@ -171,6 +174,7 @@ class LogManager:
             await self._change(self._make, some)
         for chunk in _chunks([*directories, ""], _MADE_AT_ONCE):  # their names are in the data directory, which is ""
             await self._sync(chunk)
+        self._new.update(directories)
 
     async def close_replica(self, topic: str, index: int, *, discards: bool = False) -> None:
         """Closes the log of a replica, if it is open; ``discards`` when its directory is about to go."""
@@ -185,16 +189,20 @@ class LogManager:
         self._damaged[topic, index] = why
 
     async def _opened(self, topic: Topic, index: int, leader_epoch: int | None) -> PartitionLog:
-        await self._disk.tend(check_topic_id, self._disk.storage, directory_of(topic.name, index), topic.topic_id)
+        directory = directory_of(topic.name, index)
+        await self._disk.tend(check_topic_id, self._disk.storage, directory, topic.topic_id)
+        is_new = directory in self._new
+        self._new.discard(directory)
         return await PartitionLog.open(
             self._disk,
-            directory_of(topic.name, index),
+            directory,
             self._log_config(topic),
             leader_epoch=leader_epoch,
             on_fatal=self._on_fatal,
             on_new_producer=self.producer_limit.begun,
             open_files=self._open_files,
             begin_compaction=self._begin_compaction,
+            is_new=is_new,
         )
 
     def _note_damage(self, topic: Topic, index: int, error: LogDamagedError) -> None:

@@ -48,7 +48,7 @@ class PageApi:
         """The page, its files, and what it reads."""
         router.add_get("/", self._guarded(self._index))
         router.add_get("/page/{name}", self._guarded(self._file))
-        router.add_get("/api/events", self._guarded(self._events))
+        router.add_get("/api/events", self._guarded(self._events), allow_head=False)
         router.add_get("/api/{view}", self._guarded(self._answer))
         router.add_post("/api/reset", self._guarded(self._reset))
 
@@ -97,7 +97,8 @@ class PageApi:
         check_change(request.headers, self._sources.node.settings.http_admin == "yes")
         try:
             body = json.loads(await request.read())
-        except (ValueError, RecursionError) as error:
+            json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is JSON and names nothing
+        except (ValueError, RecursionError, web.RequestPayloadError) as error:
             raise ViewError(400, f"the body is no JSON: {error}") from error
         return _json(await offset_reset.execute(self._sources, body))
 
@@ -118,6 +119,9 @@ class PageApi:
                 )
             except Exception:
                 log.exception("page_view_failed", path=request.path_qs)  # the stream ends here
+            transport = request.transport
+            if transport is not None and transport.get_write_buffer_size():
+                transport.abort()  # nothing bounds how long a browser that does not read would keep the connection
         return response
 
 

@@ -1,7 +1,8 @@
 """What the page may do in a browser, and which browsers may ask: headers, names of hosts, and where a change comes from.
 
 The port has no users. So a stranger's page that is open in a browser from which the port is reached must neither read nor
-change anything here:
+change anything of what the page shows. ``/metrics`` and ``/readyz`` answer whatever the ``Host``, as scrapers ask by names
+of their own.
 
 - DNS rebinding makes a stranger's name point to this address. The ``Host`` header then has that name, and is refused: taken
   are addresses, ``localhost``, the host of the setting ``http``, ``advertised_host``, and ``http_hosts``.
@@ -11,6 +12,7 @@ change anything here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
@@ -43,6 +45,10 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 
 
+_WITH_PORT: Final = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]*)?")
+"""What does not have this form is no name or address that is known, whatever it begins with."""
+
+
 class HostGuard:
     """Knows the names by which this port is reached, beside addresses and ``localhost``."""
 
@@ -55,6 +61,8 @@ class HostGuard:
         if name in self._names:
             return
         try:
+            if "%" in name:
+                raise ValueError("a zone names no address that a browser asks by")
             ip_address(name)
         except ValueError:
             raise ViewError(
@@ -66,10 +74,8 @@ class HostGuard:
 def _name_of(host: str) -> str:
     """The host without its port and brackets, as it is compared."""
     name = host.strip()
-    if name.startswith("["):
-        name = name[1:].partition("]")[0]
-    elif name.count(":") == 1:
-        name = name.partition(":")[0]
+    if match := _WITH_PORT.fullmatch(name):
+        name = match["address"] or match["name"]
     return name.rstrip(".").casefold()
 
 

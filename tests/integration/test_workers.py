@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +95,28 @@ async def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(tmp_
                     for records in (await consumer.getmany(timeout_ms=500)).values():
                         read += [record.value for record in records]
         assert sorted(read) == sorted(acknowledged)
+
+
+async def test_a_worker_that_is_started_again_has_the_http_port_that_it_had(tmp_path: Path) -> None:
+    with two_workers(tmp_path / "data", "--http", "127.0.0.1:0") as daemon:
+        assert sum(line.startswith("serving the page") for line in daemon.output) == 1
+        said = next(line for line in daemon.output if line.startswith("serving the page"))
+        before = pids(daemon)[0]
+        os.kill(before, signal.SIGKILL)
+        await ended(before)
+        async with asyncio.timeout(WITHIN_S):
+            while await asyncio.to_thread(health, said.split()[-1]) != 200:
+                await asyncio.sleep(0.1)
+        assert pids(daemon)[0] != before
+
+
+def health(address: str) -> int:
+    """The status of the health check, 0 when nothing answers."""
+    try:
+        with urllib.request.urlopen(f"{address}/healthz", timeout=5) as answer:
+            return int(answer.status)
+    except OSError:
+        return 0
 
 
 async def test_workers_stop_with_their_parent_also_when_it_is_killed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ export async function change(view, body) {
     body: JSON.stringify(body),
   });
   const told = await response.json();
-  if (!response.ok) throw new Error(told.error);
+  if (!response.ok) throw Object.assign(new Error(told.error), { status: response.status });
   return told;
 }
 

@@ -93,7 +93,9 @@ function form(frame, data) {
       result.replaceChildren(h("p", { class: "notice done" }, `Done: ${plural(told.changed, "offset")} reset.`),
         ...told.refused.map((text) => h("p", { class: "notice" }, text)));
     } catch (error) {
-      result.replaceChildren(h("p", { class: "notice" }, `Nothing was changed: ${error.message}.`));
+      const known = error.status >= 400 && error.status < 500;
+      const what = known ? "Nothing was changed" : "It is not known whether offsets were changed, look again";
+      result.replaceChildren(h("p", { class: "notice" }, `${what}: ${error.message}.`));
     }
   }
 }

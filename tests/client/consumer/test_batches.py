@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -99,6 +100,36 @@ def test_a_batch_takes_what_is_there_and_waits_for_more_as_long_as_it_may() -> N
         await waiting.end()
 
     simulated(program())
+
+
+def test_what_a_handler_does_to_its_list_changes_nothing_of_what_is_done() -> None:
+    async def program() -> None:
+        def handler(records: list[ConsumerRecord]) -> None:
+            records.sort(key=lambda record: -record.offset)
+            if records[-1].offset:
+                records.clear()
+
+        bench = Bench({T0: 5}, handler, batch=BatchLimits(3, 0))
+        await until(lambda: bench.done() == {T0: 5})
+        await bench.end()
+
+    simulated(program())
+
+
+def test_a_handler_in_a_thread_that_lets_out_stop_iteration_has_failed() -> None:
+    async def program() -> None:
+        def handler(record: ConsumerRecord) -> None:
+            if record.offset == 1:
+                next(iter(()))
+
+        with ThreadPoolExecutor(1) as pool:
+            bench = Bench({T0: 3}, handler, pool=pool, on_error="skip")
+            async with asyncio.timeout(10):
+                while bench.done() != {T0: 3}:
+                    await asyncio.sleep(0.01)
+            await bench.end()
+
+    asyncio.run(program())
 
 
 def test_a_batch_that_waits_is_given_up_at_once_when_its_partition_goes() -> None:

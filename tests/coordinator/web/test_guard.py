@@ -22,7 +22,11 @@ def test_addresses_and_known_names_are_taken(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:7338", "", "127.0.0.1.evil.example", "localhost.evil.example:1", ":7338"]
+    "host",
+    [
+        *("evil.example:7338", "", "127.0.0.1.evil.example", "localhost.evil.example:1", ":7338"),
+        *("[::1].evil.example", "[127.0.0.1]evil.example", "localhost:8@evil.example", "fe80::1%evil.example"),
+    ],
 )
 def test_a_name_that_is_not_known_is_refused_as_rebinding_would_bring_it(host: str) -> None:
     with pytest.raises(ViewError, match="--http-hosts") as refused:
