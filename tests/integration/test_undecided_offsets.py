@@ -13,12 +13,13 @@ import msgpack
 import pytest
 import structlog
 
-from client import Admin, Consumer, OffsetAndMetadata, RequestTimedOutError, TopicPartition
+import client.transport.group_offsets
+from client import Admin, Consumer, OffsetAndMetadata, Producer, RequestTimedOutError, TopicPartition
 from coordinator import Coordinator
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
 from protocol.messages import REQUESTS, ApiKey
-from protocol.messages.offsets import OffsetFetchResponse
+from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from tests.integration.consuming import QUICK, create, fill, take, until
 from tests.integration.hostile_proxy import HostileProxy, Malice, frames, send
 
@@ -149,3 +150,28 @@ async def test_the_isolation_level_goes_with_every_fetch_and_every_look_for_offs
 def test_there_are_two_isolation_levels() -> None:
     with pytest.raises(ValueError, match="'serializable'; it can be 'read_committed' or 'read_uncommitted'"):
         Consumer("t", isolation_level="serializable")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_new_owner_waits_for_what_the_one_before_has_not_decided(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that it handles again what an open transaction then commits as done."""
+
+    def unstable(group_id: str, topics: Any, require_stable: bool = False) -> OffsetFetchRequest:
+        return OffsetFetchRequest(group_id, topics)
+
+    if not waits:
+        monkeypatch.setattr(client.transport.group_offsets, "OffsetFetchRequest", unstable)
+    async with Coordinator(port=0) as coordinator:
+        await create(coordinator.address, t=1)
+        await fill(coordinator.address, "t", range(10))
+        async with Producer(coordinator.address, transactional_id="before") as producer:
+            await producer.begin_transaction()
+            await producer.send_offsets_to_transaction({T0: 5}, "g")
+            async with Consumer("t", bootstrap_servers=coordinator.address, group_id="g", **QUICK) as consumer:
+                taking = asyncio.create_task(consumer.getone())
+                done, _ = await asyncio.wait([taking], timeout=1.0 if waits else 30.0)
+                assert bool(done) is not waits
+                await producer.commit_transaction()
+                assert (await asyncio.wait_for(taking, 30)).offset == (5 if waits else 0)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
-import client.transport.group_offsets
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.effects import Effects
@@ -18,7 +17,6 @@ from coordinator.runtime.shard import CoordinatorShard
 from coordinator.transactions import ending, loading
 from coordinator.transactions import orders as transaction_orders
 from coordinator.transactions.orders import MarkerEnd
-from protocol.messages.offsets import OffsetFetchRequest
 from tests.simulation.safeguards import safeguard
 
 _LISTS: Final = ("transacting",)
@@ -165,23 +163,4 @@ def markers_behind_the_decision() -> Iterator[None]:
         original(shard, effects)
 
     with patch.object(CoordinatorShard, "_conclude", early):
-        yield
-
-
-@safeguard(
-    "a new owner waits for what the one before has not decided",
-    "each_input_is_answered_once",
-    "offsets_go_with_their_outputs",
-    workloads=_COPIES,
-    faults=_LATE,
-    consumers=3,
-    fault_pause_s=0.3,
-    session_ms=1_500,
-    records=80,
-)
-def stable_offsets_only() -> Iterator[None]:
-    def unstable(group_id: str, topics: Any, require_stable: bool = False) -> OffsetFetchRequest:
-        return OffsetFetchRequest(group_id, topics)
-
-    with patch.object(client.transport.group_offsets, "OffsetFetchRequest", unstable):
         yield
