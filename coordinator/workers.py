@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.config import ENVIRONMENT_PREFIX, ConfigurationError, Settings
+from coordinator.log.directories import WORKERS
 from coordinator.log_output import get_logger
 from coordinator.metadata import urls
 
 log = get_logger()
 
-DIRECTORY: Final = "workers"
-"""Below the data directory; no partition's directory can have that name."""
 _LOOPBACK: Final = "127.0.0.1"
 SERVES: Final = "listening on"
 SERVES_KAFKA: Final = "listening for Kafka's clients on"
@@ -59,8 +58,8 @@ def _other(common: Settings, number: int, metadata_port: int) -> Settings:
     return dataclasses.replace(
         common,
         node_id=number,
-        metadata=f"cohort://{_LOOPBACK}:{metadata_port}/{DIRECTORY}",
-        data_dir=str(Path(common.data_dir) / DIRECTORY / str(number)),
+        metadata=f"cohort://{_LOOPBACK}:{metadata_port}/{WORKERS}",
+        data_dir=str(Path(common.data_dir) / WORKERS / str(number)),
         port=counted(common.port),
         advertised_port=counted(common.advertised_port),
         peer_port=counted(common.peer_port),
@@ -82,14 +81,14 @@ def check_alone(settings: Settings) -> None:
 def check_directory(settings: Settings) -> None:
     """Raises ``ConfigurationError`` when the data directory was shared out to more workers than are to run."""
     try:
-        found = [int(name) for name in os.listdir(Path(settings.data_dir) / DIRECTORY) if name.isdecimal()]
+        found = [int(name) for name in os.listdir(Path(settings.data_dir) / WORKERS) if name.isdecimal()]
     except (FileNotFoundError, NotADirectoryError):
         return
     if (needed := max(found, default=0) + 1) > settings.workers:
         raise ConfigurationError(
             f"{settings.data_dir!r} holds the partitions of {needed} workers, and workers is {settings.workers}: start "
             f"with --workers {needed}; to run fewer, move what the last ones have to others first (cohort topics reassign "
-            f"--drain-node, cohort cluster remove-node), stop, and remove their directories in {DIRECTORY}"
+            f"--drain-node, cohort cluster remove-node), stop, and remove their directories in {WORKERS}"
         )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -25,9 +24,9 @@ from client.bench.closed_loop import Exchange, Load
 from client.bench.consume import one_getmany, one_getmany_columns, read_seconds
 from client.bench.disk import syncs_per_second, write_seconds
 from client.bench.figures import Figure, Setting, Skipped
-from client.bench.kafka_clients import PARTITIONS
+from client.bench.kafka_clients import PARTITIONS, TRANSACTION_PARTITIONS, TRANSACTION_RECORDS
 from client.bench.kafka_group import commit_exchange, form_kafka_group, heartbeat_exchange
-from client.bench.kafka_members import Program
+from client.bench.kafka_members import Program, missing_packages
 from client.bench.produce import send_many_seconds, send_seconds
 from client.bench.raw_group import form_group
 from client.bench.records import TOPIC, checksum_seconds, future_seconds, pieces, slice_seconds, socket_seconds, values
@@ -42,13 +41,10 @@ from client.types.records import TopicPartition
 BENCH: Final = "against_kafka"
 LIKELY: Final = ("127.0.0.1:9092", "127.0.0.1:19092")
 """Where a Kafka is looked for when none is named."""
-_NEEDED: Final = {"confluent_kafka": "confluent-kafka", "aiokafka": "aiokafka", "google_crc32c": "'aiocohort[kafka]'"}
 _CONNECT_S: Final = 5.0
 _OFFSETS: Final = "__consumer_offsets"
 _DECISIONS: Final = "__transaction_state"
 _SMALL, _LARGE = 100, 1024
-_TRANSACTION_PARTITIONS: Final = 6
-_TRANSACTION_RECORDS: Final = 100
 _QUIET: Final = ("--log-level", "error")
 
 _Measure = Callable[[], Awaitable[float]]
@@ -151,9 +147,8 @@ def as_table(figures: Sequence[Figure]) -> str:
 
 
 async def _found(bootstrap: str) -> str:
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise Skipped(f"it runs Kafka's clients against a Kafka: pip install {' '.join(missing)}")
+    if missing := missing_packages():
+        raise Skipped(f"it runs Kafka's clients against a Kafka: pip install {missing}")
     if not bootstrap:
         raise Skipped("there is no Kafka to compare with; --kafka-bootstrap HOST:PORT names one that runs")
     for address in bootstrap.split(","):
@@ -375,11 +370,11 @@ async def _members(setting: Setting, peer: Peer) -> list[Row]:
 async def _transactions(setting: Setting, peer: Peer) -> list[Row]:
     """A hundred records for six partitions, a group's offset, and the commit, one transaction after the other."""
     count, rounds = (3, 1) if setting.quick else (100, 3)
-    fast = await peer.create("transactions", _TRANSACTION_PARTITIONS, flush=False)
-    flushed = await peer.create("transactions-flushed", _TRANSACTION_PARTITIONS, flush=True)
+    fast = await peer.create("transactions", TRANSACTION_PARTITIONS, flush=False)
+    flushed = await peer.create("transactions-flushed", TRANSACTION_PARTITIONS, flush=True)
     async with daemon(setting.directory / "transactions", *_QUIET) as server:
         async with Admin(bootstrap_servers=server.address) as admin:
-            await admin.create_topics({TOPIC: _TRANSACTION_PARTITIONS})
+            await admin.create_topics({TOPIC: TRANSACTION_PARTITIONS})
 
         async def theirs(topic: str) -> float:
             return count / await peer.seconds("transact-confluent", topic, count)
@@ -393,9 +388,9 @@ async def _transactions(setting: Setting, peer: Peer) -> list[Row]:
             durable = await _alternately(rounds, lambda: theirs(flushed), ours)
         finally:
             await peer.unflush([_OFFSETS, _DECISIONS])
-    floor = await _syncs(setting, _TRANSACTION_RECORDS * _SMALL) / SYNCS_OF_A_TRANSACTION
+    floor = await _syncs(setting, TRANSACTION_RECORDS * _SMALL) / SYNCS_OF_A_TRANSACTION
     name = f"{SYNCS_OF_A_TRANSACTION} fdatasyncs one after the other"
-    params = {"records": _TRANSACTION_RECORDS, "partitions": _TRANSACTION_PARTITIONS, "transactions": count}
+    params = {"records": TRANSACTION_RECORDS, "partitions": TRANSACTION_PARTITIONS, "transactions": count}
     return [
         Row("transactions_per_s_vs_confluent", "1/s", *cached, floor, name, 5.0, params=params),
         Row(
@@ -418,8 +413,8 @@ async def _transact(address: str, count: int) -> float:
             if number == warm_up:
                 began = perf_counter()
             await producer.begin_transaction()
-            for record in range(_TRANSACTION_RECORDS):
-                await producer.send(TOPIC, bytes(_SMALL), partition=record % _TRANSACTION_PARTITIONS)
+            for record in range(TRANSACTION_RECORDS):
+                await producer.send(TOPIC, bytes(_SMALL), partition=record % TRANSACTION_PARTITIONS)
             await producer.send_offsets_to_transaction({TopicPartition(TOPIC, 0): number + 1}, "readers")
             await producer.commit_transaction()
         return perf_counter() - began

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from importlib.util import find_spec
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any, Final, NamedTuple
@@ -20,13 +19,12 @@ from client.bench.consume import one_getmany, read_seconds
 from client.bench.figures import Figure, Setting, Skipped
 from client.bench.kafka_clients import LINGER_MS, PARTITIONS, VALUE
 from client.bench.kafka_members import PARTITIONS as SHARED
-from client.bench.kafka_members import Program, join_and_leave_s
+from client.bench.kafka_members import Program, join_and_leave_s, missing_packages
 from client.bench.kafka_requests import Asked, Pair
 from client.bench.raw_group import form_group
 from client.cli.processes import ServerProcess, daemon
 from client.producer.producer import Producer
 
-_NEEDED: Final = {"confluent_kafka": "confluent-kafka", "aiokafka": "aiokafka", "google_crc32c": "'aiocohort[kafka]'"}
 _OPTIONS: Final = ("--kafka-port", "-1", "--log-level", "error")
 _OWN: Final = "own"
 _KAFKA: Final = "kafka"
@@ -65,9 +63,8 @@ class _Costs:
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
     """Raises ``Skipped`` where Kafka's clients are not installed."""
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise Skipped(f"it runs Kafka's clients against the daemon: pip install {' '.join(missing)}")
+    if missing := missing_packages():
+        raise Skipped(f"it runs Kafka's clients against the daemon: pip install {missing}")
     rounds = 1 if setting.quick else 3
     count = 2_000 if setting.quick else 400_000
     async with daemon(setting.directory / "records", *_OPTIONS) as server:

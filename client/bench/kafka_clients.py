@@ -37,8 +37,8 @@ _IN_BULK: Final = {
     "fetch.queue.backoff.ms": 10,
 }
 """What librdkafka reads fastest with: it looks ahead by a gibibyte and asks for 10 MiB a partition."""
-_TRANSACTION_PARTITIONS: Final = 6
-_TRANSACTION_RECORDS: Final = 100
+TRANSACTION_PARTITIONS: Final = 6
+TRANSACTION_RECORDS: Final = 100
 _CALM_S: Final = 4.0
 """A group has settled when nothing has changed for longer than two heartbeats of a member are apart."""
 _WARM_UP: Final = 0.1
@@ -174,8 +174,8 @@ def transact_confluent(servers: str, topic: str, count: int) -> float:
         if number == warm_up:
             began = perf_counter()
         producer.begin_transaction()
-        for record in range(_TRANSACTION_RECORDS):
-            producer.produce(topic, VALUE, partition=record % _TRANSACTION_PARTITIONS)
+        for record in range(TRANSACTION_RECORDS):
+            producer.produce(topic, VALUE, partition=record % TRANSACTION_PARTITIONS)
         producer.send_offsets_to_transaction([TopicPartition(topic, 0, number + 1)], group, _TIMEOUT_S)
         producer.commit_transaction(_TIMEOUT_S)
     took = perf_counter() - began

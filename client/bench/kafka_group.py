@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Final, Self, TypeVar
 
 from client.bench.closed_loop import Exchange
-from client.bench.raw_group import SESSION_TIMEOUT_MS, RawMember
+from client.bench.raw_group import SESSION_TIMEOUT_MS, Formation, RawMember
 from client.bench.requests import TIMEOUT_S
 from client.cli.failure import CommandError
 from client.transport.metadata import parse_bootstrap_servers
@@ -95,20 +95,12 @@ class KafkaConnection:
         return decode(answer, version, payload, at)
 
 
-class _Formation:
-    """Learns which generation has all members, from the member that is told who they are: the leader."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.generation: int | None = None
-
-
 async def form_kafka_group(address: str, group_id: str, size: int) -> list[RawMember]:
     """``size`` members of one group at a broker, all in the same stable generation.
 
     Raises ``CommandError`` when the broker refuses one for good, ``TimeoutError`` after ``TIMEOUT_S``.
     """
-    formation = _Formation(size)
+    formation = Formation(size)
     async with asyncio.timeout(TIMEOUT_S):
         async with KafkaConnection(address) as connection:
             await _coordinator(connection, group_id)
@@ -130,7 +122,7 @@ async def _coordinator(connection: KafkaConnection, group_id: str) -> None:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _join(address: str, group_id: str, formation: _Formation) -> RawMember:
+async def _join(address: str, group_id: str, formation: Formation) -> RawMember:
     member_id = ""
     async with KafkaConnection(address) as connection:
         while True:
@@ -153,7 +145,7 @@ async def _join(address: str, group_id: str, formation: _Formation) -> RawMember
 
 
 async def _sync(
-    connection: KafkaConnection, member: RawMember, joined: JoinGroupResponse, formation: _Formation
+    connection: KafkaConnection, member: RawMember, joined: JoinGroupResponse, formation: Formation
 ) -> bool:
     """Whether the member has its assignment in the generation that it joined."""
     leads = joined.leader == member.member_id
@@ -171,7 +163,7 @@ async def _sync(
     return True
 
 
-async def _is_final(connection: KafkaConnection, member: RawMember, formation: _Formation) -> bool:
+async def _is_final(connection: KafkaConnection, member: RawMember, formation: Formation) -> bool:
     """Waits until this generation proves to be the one with all members, or the group calls for another."""
     asked = HeartbeatRequest(member.group_id, member.generation, member.member_id)
     while formation.generation != member.generation:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -13,8 +14,14 @@ from client.cli.failure import CommandError
 from client.cli.processes import child_environment
 
 PARTITIONS: Final = 12
+_NEEDED: Final = {"confluent_kafka": "confluent-kafka", "aiokafka": "aiokafka", "google_crc32c": "'aiocohort[kafka]'"}
 _SETTLED_S: Final = 60.0
 _STOP_S: Final = 15.0
+
+
+def missing_packages() -> str:
+    """What pip has to install before ``client.bench.kafka_clients`` runs, "" when everything is there."""
+    return " ".join(package for module, package in _NEEDED.items() if find_spec(module) is None)
 
 
 class Program:

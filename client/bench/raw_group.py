@@ -44,7 +44,7 @@ class RawMember:
     member_id: str
 
 
-class _Formation:
+class Formation:
     """Learns which generation has all members, from the one member that is told who they are: the leader."""
 
     def __init__(self, size: int) -> None:
@@ -55,7 +55,7 @@ class _Formation:
 async def form_group(address: str, group_id: str, size: int) -> list[RawMember]:
     """``size`` members of one group, all in the same stable generation."""
     connection = await connect(address)
-    formation = _Formation(size)
+    formation = Formation(size)
     try:
         await find_coordinator(connection, group_id)
         async with asyncio.timeout(TIMEOUT_S):
@@ -64,7 +64,7 @@ async def form_group(address: str, group_id: str, size: int) -> list[RawMember]:
         connection.close()
 
 
-async def _join(connection: Connection, group_id: str, formation: _Formation) -> RawMember:
+async def _join(connection: Connection, group_id: str, formation: Formation) -> RawMember:
     member_id = ""
     while True:
         joined = await connection.request(
@@ -96,7 +96,7 @@ async def _join(connection: Connection, group_id: str, formation: _Formation) ->
             return member
 
 
-async def _is_final(connection: Connection, member: RawMember, formation: _Formation) -> bool:
+async def _is_final(connection: Connection, member: RawMember, formation: Formation) -> bool:
     """Waits until this generation proves to be the one with all members, or the group calls for another."""
     while formation.generation != member.generation:
         beat = await connection.request(

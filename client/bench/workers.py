@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from time import clock_gettime, process_time
+from time import process_time
 from typing import Final
 
 from client.bench.closed_loop import Exchange, Load
@@ -21,14 +21,12 @@ from client.bench.figures import Figure, Setting
 from client.bench.heartbeats import exchange_of
 from client.bench.raw_group import form_group
 from client.bench.requests import TIMEOUT_S, connect, find_coordinator
-from client.cli.processes import ServerProcess, daemon
+from client.cli.processes import ServerProcess, cpu_s, daemon
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 
 _GROUPS: Final = 20
 _MEMBERS: Final = 5
 _COUNTS: Final = (1, 2)
-_CPUCLOCK_SCHED: Final = 2
-"""See ``client.cli.processes``."""
 
 
 @dataclass(slots=True)
@@ -101,14 +99,14 @@ async def _coordinator(address: str, group: str) -> str:
 
 
 async def _add_round(measured: _Rounds, server: ServerProcess, loads: Sequence[Load], seconds: float) -> None:
-    before, own = _cpu_s(server.pid), process_time()
+    before, own = _cpu_of_all_s(server.pid), process_time()
     done = await asyncio.gather(*(load.round(seconds) for load in loads))
-    measured.daemon_s += _cpu_s(server.pid) - before
+    measured.daemon_s += _cpu_of_all_s(server.pid) - before
     measured.generator_s += process_time() - own
     measured.rates.append(sum(each.rate for each in done))
 
 
-def _cpu_s(pid: int) -> float:
+def _cpu_of_all_s(pid: int) -> float:
     """Processor time of a process and of its children so far, in seconds."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(clock_gettime(~each << 3 | _CPUCLOCK_SCHED) for each in (pid, *map(int, children)))
+    return sum(map(cpu_s, (pid, *map(int, children))))

@@ -59,7 +59,7 @@ class ServerProcess:
 
     def cpu_s(self) -> float:
         """The processor time of all its threads so far, in seconds."""
-        return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)
+        return cpu_s(self.pid)
 
     async def start(self) -> None:
         """Starts the process and waits until it serves. Raises ``CommandError`` with its last lines when it does not."""
@@ -132,6 +132,11 @@ class ServerProcess:
 
     def _tail(self) -> str:
         return ":\n" + "\n".join(f"  {line}" for line in self._last_lines) if self._last_lines else ""
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time of a process, of all its threads so far, in seconds."""
+    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
 
 
 def daemon(data_dir: Path, *options: str) -> ServerProcess:

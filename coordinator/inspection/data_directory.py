@@ -12,7 +12,7 @@ from coordinator.inspection.findings import Finding, Report
 from coordinator.inspection.output import Progress
 from coordinator.inspection.partition_check import Depth, PartitionCheck
 from coordinator.log.checkpoints import CHECKPOINT
-from coordinator.log.directories import DELETED_SUFFIX, is_partition_directory
+from coordinator.log.directories import DELETED_SUFFIX, WORKERS, is_partition_directory
 from coordinator.log.segment import LOG_SUFFIX
 from coordinator.logs.topic_ids import topic_id_of
 from coordinator.metadata.catalog import INTERNAL_TOPICS
@@ -24,8 +24,6 @@ from coordinator.replication import watermarks
 from coordinator.replication.replica_logs import DAMAGED, STRAY
 
 LOCK: Final = "lock"
-DIRECTORY_OF_WORKERS: Final = "workers"
-"""As ``coordinator.workers`` has it."""
 _LOOKS: Final = 3
 """A partition that changes while a daemon uses it is looked at so often."""
 _ASIDE: Final = (STRAY, DAMAGED)
@@ -124,11 +122,8 @@ class DirectoryCheck:
                 self._note(
                     name, "a start has set it aside, as it was no log of this node or damaged: it is not looked at"
                 )
-            elif name == DIRECTORY_OF_WORKERS:
-                paths = " ".join(
-                    f"{self._storage.root}/{DIRECTORY_OF_WORKERS}/{each}"
-                    for each in self._storage.list(DIRECTORY_OF_WORKERS)
-                )
+            elif name == WORKERS:
+                paths = " ".join(f"{self._storage.root}/{WORKERS}/{each}" for each in self._storage.list(WORKERS))
                 self._note(
                     name, f"the other workers have directories of their own, which are to be checked too: {paths}"
                 )

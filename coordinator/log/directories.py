@@ -22,6 +22,9 @@ log = get_logger()
 DELETED_SUFFIX: Final = ".deleted"
 """A directory of this ending is being removed: the next start may finish that."""
 
+WORKERS: Final = "workers"
+"""Below the data directory, with those of other workers of ``cohortd --workers``: no partition's can have that name."""
+
 _DIRECTORY: Final = re.compile(r"[A-Za-z0-9._-]{1,249}-\d+")
 
 
