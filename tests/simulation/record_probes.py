@@ -320,9 +320,11 @@ def _forget_times(world: World, process: HostProcess, directory: str, active: Se
 # Starts
 
 
-def _open_directory(original: Callable[..., Recovered], storage: Any, directory: str, config: Any) -> Recovered:
+def _open_directory(
+    original: Callable[..., Recovered], storage: Any, directory: str, config: Any, **options: Any
+) -> Recovered:
     """A log that is opened by what its last close has noted, and a copy of it that is scanned."""
-    recovered, place = original(storage, directory, config), here()
+    recovered, place = original(storage, directory, config, **options), here()
     if place is not None and recovered.segments[-1].last_ms == NO_TIMESTAMP:
         _forget_times(*place, directory, recovered.segments[-1])
     topic, _, number = directory.rpartition("-")
