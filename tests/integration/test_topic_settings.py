@@ -273,6 +273,12 @@ async def test_writes_that_ask_for_all_need_enough_replicas(
     assert (await produce(cluster, "t", GOOD)).base_offset == 4
     await in_sync(0, 1, 2)
     assert (await produce(cluster, "t", GOOD)).base_offset == 6
+    await admin.alter_topic_config("t", {"min.insync.replicas": None})
+    await in_sync(0)
+    refused = await produce(cluster, "t", GOOD)
+    assert (
+        "1 of 3 replicas in sync; acks=all needs 2" in refused.error_message
+    )  # a majority, not the -1 that stands for it
 
 
 async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there(tmp_path: Path) -> None:

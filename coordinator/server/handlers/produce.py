@@ -37,6 +37,7 @@ from coordinator.log.errors import (
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, TopicError
+from coordinator.metadata.partitions import min_in_sync
 from coordinator.runtime.admission import Admission, TransactionalWrite
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.runtime.kept_epochs import KeptEpochWrite
@@ -289,7 +290,7 @@ def _too_few(topic: Topic, index: int, config: LogConfig) -> str:
     state = topic.partitions[index]
     return (
         f"{topic.name}-{index} has {len(state.isr)} of {len(state.replicas)} replicas in sync; acks=all needs "
-        f"{config.min_insync_replicas} (min.insync.replicas)"
+        f"{min_in_sync(config.min_insync_replicas, len(state.replicas))} (min.insync.replicas)"
     )
 
 
