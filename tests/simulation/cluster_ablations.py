@@ -9,16 +9,19 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
+import coordinator.controller.topics
 import coordinator.log.following
 import coordinator.replication.isr_changes
 import coordinator.replication.proposals
 import coordinator.replication.replica_logs
+from coordinator.controller.runner import Controller
 from coordinator.log.acknowledged import Acknowledged
 from coordinator.metadata.authority import Delta
 from coordinator.metadata.etcd import watching
 from coordinator.nodes.cleanliness import Opening, opening
 from coordinator.nodes.registration import Registration
 from coordinator.replication.following import Following
+from coordinator.replication.leading import Leading
 from coordinator.replication.replica import Replica
 from coordinator.runtime.shard import CoordinatorShard
 from tests.simulation.replicas.ablations import ABLATIONS as OF_REPLICAS
@@ -119,6 +122,67 @@ def full_disks_hand_over() -> Iterator[None]:
 )
 def damaged_logs_hand_over() -> Iterator[None]:
     with patch.object(Replica, "_others_are_enough", lambda replica: False):
+        yield
+
+
+@safeguard(
+    "a coordinator that cannot read its log is known to the replica that leads",
+    "leaders_that_cannot_serve_hand_over",
+    nodes=3,
+    workloads=("asking_for_commits",),
+    faults=("coordinators_cannot_read_their_logs",),
+    fault_pause_s=10.0,
+)
+def unreadable_coordinators_hand_over() -> Iterator[None]:
+    with patch.object(Replica, "readable", lambda replica, epoch, why_not: None):
+        yield
+
+
+@safeguard(
+    "producers that wait for replicas are told when too few are in sync",
+    "producers_are_told_at_once_that_too_few_are_in_sync",
+    first=3,
+    nodes=3,
+    workloads=("producing_in_bursts",),
+    faults=("followers_are_lost",),
+    fault_pause_s=4.0,
+    records=200,
+    producers=2,
+)
+def news_of_too_few_replicas() -> Iterator[None]:
+    with patch.object(Leading, "_give_up_waiting", lambda leading: None):
+        yield
+
+
+@safeguard(
+    "reassignments go with their topic, or are tidied away later",
+    "no_reassignment_outlives_its_topic",
+    nodes=3,
+    workloads=("deleting_what_is_moved",),
+    faults=("node_is_killed",),
+)
+def end_of_reassignments() -> Iterator[None]:
+    async def left(controller: Controller) -> None:
+        """They stay."""
+
+    with (
+        patch.object(coordinator.controller.topics, "reassignments_prefix", lambda topic_id: f"nothing/{topic_id}/"),
+        patch.object(Controller, "_tidy_reassignments", left),
+    ):
+        yield
+
+
+@safeguard(
+    "a follower that begins anew is told the producers that wrote below",
+    "replicas_remember_the_same_producers",
+    first=3,
+    nodes=3,
+    workloads=("keeping_little",),
+    faults=("disk_is_replaced", "client_is_killed"),
+    fault_pause_s=1.0,
+)
+def producers_below_the_beginning() -> Iterator[None]:
+    with patch.object(Replica, "producers_below", lambda replica, offset, max_bytes: b""):
         yield
 
 

@@ -76,6 +76,14 @@ class ClusterFacts:
     """Partitions with a flipped bit in one copy, and the node that has it."""
     leading_on: list[str] = field(default_factory=list)
     """Leaders that could not serve their log, and led on although enough others were in sync."""
+    waiting: dict[Partition, list[tuple[object, float]]] = field(default_factory=dict)
+    """Of each partition that has too few replicas in sync: what waits for them and is to be told so, and since when."""
+    held_up: dict[str, None] = field(default_factory=dict)
+    """Producers that were not told for too long that too few replicas were in sync."""
+    orphaned: list[str] = field(default_factory=list)
+    """Reassignments of partitions that are gone, which were left at the end."""
+    forgotten: list[str] = field(default_factory=list)
+    """Producers that one replica remembers otherwise than the leader, at the end."""
     empty_leaders: list[str] = field(default_factory=list)
     """Leaders that were elected for what they had on a disk that is lost."""
     differing: dict[str, None] = field(default_factory=dict)

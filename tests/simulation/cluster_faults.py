@@ -9,6 +9,7 @@ from typing import Final
 
 from coordinator.log.errors import LogError
 from coordinator.replication.replica import PATIENCE_MS
+from coordinator.runtime.shard import ShardState
 from protocol.record_batch import HEADER_BYTES, iter_batches
 from tests.simulation.cluster_facts import PREFIX
 from tests.simulation.cluster_probes import all_in_sync, logs_of, node_id, state_of
@@ -18,7 +19,7 @@ from tests.simulation.etcd import CALM, Troubles
 from tests.simulation.etcd_members import MEMBERS
 from tests.simulation.faults import a_node, flipped_batch, is_segment, restart, within
 from tests.simulation.history import Partition, name_of
-from tests.simulation.inspection import Led, led
+from tests.simulation.inspection import Led, group_shards_of, led, transaction_shards_of
 from tests.simulation.registry import CLUSTER_FAULTS, FAULTS, cluster_fault
 from tests.simulation.world import Node, World
 
@@ -117,6 +118,24 @@ async def leaders_fall_in_turn(world: World) -> None:
     world.start(second.name)
 
 
+@cluster_fault
+async def followers_are_lost(world: World) -> None:
+    """Both followers of a leader lag, and end while producers wait for them: it stays, and is too few."""
+    leader = a_node(world)
+    others = [node for node in world.nodes if node is not leader]
+    end = world.kill if _draw(world, 2) else world.power_cut
+    for other in others:
+        world.network.cut(leader.name, other.name)
+    world.history.say(leader.name, "is not heard by the other nodes")
+    await asyncio.sleep(within(world, 0.0, 1.0))
+    for other in others:
+        end(other.name)
+        world.network.heal(leader.name, other.name)
+    await asyncio.sleep(within(world, 2.0, 7.0))
+    for other in others:
+        world.start(other.name)
+
+
 # Disks
 
 
@@ -210,6 +229,43 @@ async def disk_of_a_leader_is_full(world: World) -> None:
     world.history.say(node.name, "has room on its disk again")
 
 
+@cluster_fault
+async def coordinators_cannot_read_their_logs(world: World) -> None:
+    """The disk of a node reads nothing of the logs of coordinators, when another ends and it is to take over from that."""
+    node, other = sorted(world.nodes, key=lambda _: world.fault_random.random())[:2]
+    node.disk.unreadable = "__"
+    world.history.say(node.name, "cannot read the logs of coordinators")
+    world.kill(other.name)
+    end_s = world.loop.time() + within(world, 6.0, 12.0)
+    await asyncio.sleep(within(world, 0.1, 2.0))
+    world.start(other.name)
+    there: dict[Partition, Led] = {}
+    while not there and world.loop.time() < end_s:
+        await asyncio.sleep(0.25)
+        there = {
+            partition: found
+            for partition, found in led(world).items()
+            if found.node is node and _cannot_load(found, partition) and not _has_handed_on(found, partition)
+        }
+    await _look_for_hand_over(world, there)
+    node.disk.unreadable = None
+    world.history.say(node.name, "can read the logs of coordinators again")
+
+
+def _cannot_load(found: Led, partition: Partition) -> bool:
+    """Whether a coordinator at a node cannot read its log."""
+    states = {(shard.topic, shard.partition): shard.state for shard in group_shards_of(found.node)}
+    states |= {(shard.topic, shard.partition): shard.state for shard in transaction_shards_of(found.node)}
+    return states.get(partition) is ShardState.LOADING and found.node.disk.unreadable is not None
+
+
+def _has_handed_on(found: Led, partition: Partition) -> bool:
+    """Whether a replica has given up for this reason before: it goes round once, and stays then."""
+    member = found.node.daemon._member if found.node.daemon is not None else None
+    replica = None if member is None else member.replicas.get(*partition)
+    return replica is not None and replica._unreadable_ms is not None
+
+
 async def _look_for_hand_over(world: World, there: dict[Partition, Led]) -> None:
     """Notes leaders that lead on for too long while they cannot serve, and nothing keeps them from handing over."""
     end_s, since_s = world.loop.time() + 1.5 * _HANDED_OVER_S, dict[Partition, float]()
@@ -220,7 +276,7 @@ async def _look_for_hand_over(world: World, there: dict[Partition, Led]) -> None
             now = leading.get(partition)
             if now is None or now.log is not found.log:
                 del there[partition]
-            elif not quiet or not _cannot_serve(found) or not _others_are_enough(world, found):
+            elif not quiet or not _cannot_serve(found, partition) or not _others_are_enough(world, found):
                 since_s.pop(partition, None)
             elif world.loop.time() - since_s.setdefault(partition, world.loop.time()) > _HANDED_OVER_S:
                 del there[partition]
@@ -230,8 +286,9 @@ async def _look_for_hand_over(world: World, there: dict[Partition, Led]) -> None
                 )
 
 
-def _cannot_serve(found: Led) -> bool:
-    return found.log.damage is not None or found.log.refused_for_s * 1000 >= PATIENCE_MS
+def _cannot_serve(found: Led, partition: Partition) -> bool:
+    log = found.log
+    return log.damage is not None or log.refused_for_s * 1000 >= PATIENCE_MS or _cannot_load(found, partition)
 
 
 def _others_are_enough(world: World, found: Led) -> bool:

@@ -53,6 +53,27 @@ def leaders_that_cannot_serve_hand_over(history: History) -> Iterator[str]:
 
 
 @invariant
+def producers_are_told_at_once_that_too_few_are_in_sync(history: History) -> Iterator[str]:
+    """Who waits with acks=all is told NOT_ENOUGH_REPLICAS_AFTER_APPEND when replicas are lost, and not by its timeout.
+
+    That such a record is committed later or gone, and never there twice, others see: ``numbered_records_are_there_once``.
+    """
+    yield from history.cluster.held_up
+
+
+@invariant
+def no_reassignment_outlives_its_topic(history: History) -> Iterator[str]:
+    """In the end nothing is left in the metadata of reassignments of partitions that are gone."""
+    yield from history.cluster.orphaned
+
+
+@invariant
+def replicas_remember_the_same_producers(history: History) -> Iterator[str]:
+    """Whoever leads next knows what the leader knows of producers, also of those whose records are deleted."""
+    yield from history.cluster.forgotten
+
+
+@invariant
 def only_clean_replicas_lead(history: History) -> Iterator[str]:
     """A node that has lost its disk leads what it has copied since, and not what it was in sync with before."""
     yield from history.cluster.empty_leaders

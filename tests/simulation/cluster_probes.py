@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from coordinator.daemon import Daemon
 from coordinator.log.group_commit import Appender
 from coordinator.log.partition import PartitionLog
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
-from protocol.messages.records import LATEST_TIMESTAMP, ListOffsetsRequest, ListOffsetsResponse
-from tests.simulation.cluster_copies import CopyReader, differences, note_new
+from protocol.messages.records import LATEST_TIMESTAMP, ListOffsetsRequest, ListOffsetsResponse, ProduceResponse
+from tests.simulation.cluster_copies import CopyReader, differences, is_by_record, note_new
 from tests.simulation.cluster_facts import PREFIX, Asked, Place, Registered, registered
 from tests.simulation.history import name_of
 from tests.simulation.inspection import Led, led
 from tests.simulation.world import Node, World, here
 
+TOO_FEW: Final = "tells a producer that too few replicas are in sync after the append"
+"""What the story says of NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+_REASSIGNMENTS: Final = "reassignments/"
+_TOLD_S: Final = 1.5
+"""Within so long a leader has told all producers: it looks once a second which replicas lag."""
 Wrap = Callable[[Any, str, Callable[..., Any]], None]
 
 
@@ -80,6 +85,14 @@ def note_commits(world: World, request: OffsetFetchRequest, response: OffsetFetc
         ]
 
 
+def note_produced(world: World, node: str, response: ProduceResponse) -> None:
+    """Tells in the story of records that were appended, and then too few replicas were in sync."""
+    for topic in response.responses:
+        for found in topic.partition_responses:
+            if found.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                world.history.say(node, f"{TOO_FEW} of {topic.name}-{found.index}")
+
+
 # Looks
 
 
@@ -102,6 +115,26 @@ def look_at_replicas(world: World, copies: CopyReader) -> None:
     for partition, there in led(world).items():
         _look_at_end(world, partition, there)
         _look_at_followers(world, partition, there)
+        _look_at_producers(world, partition, there)
+
+
+def _look_at_producers(world: World, partition: tuple[str, int], there: Led) -> None:
+    """Who waits while too few are in sync, and wants to be told, is told: for how long each has not been."""
+    facts, leadership, now_s = world.history.cluster, there.log.leadership, world.loop.time()
+    process = world.hosts[there.node.name].process
+    before = facts.waiting.pop(partition, [])
+    if leadership is None or leadership.has_enough_in_sync() or process.held is not None:
+        return
+    found = facts.waiting[partition] = []
+    for _, callback, may_give_up in there.log.committed._waiters:
+        if may_give_up:
+            since_s = next((since_s for known, since_s in before if known is callback), now_s)
+            found.append((callback, since_s))
+            if now_s - max(since_s, process.went_on_s) > _TOLD_S:
+                facts.held_up[
+                    f"{there.node.name} has not told a producer since {since_s:.3f} s that too few replicas of "
+                    f"{name_of(partition)} are in sync"
+                ] = None
 
 
 def _look_for_lost_partitions(world: World) -> None:
@@ -213,6 +246,7 @@ def what_is_not_replicated(world: World) -> list[str]:
             wrong.append(f"{key} has no leader")
         if set(state.isr) != set(state.replicas) and not _may_not_be_copied(world, key):
             wrong.append(f"of {key} {state.isr} are in sync, replicas are {state.replicas}")
+    wrong += [*orphaned_reassignments(world), *_unfinished_reassignments(world)]
     served = led(world)
     written = {(known.key.removeprefix(PREFIX), known.mod_revision) for known in world.etcd.authority.range(PREFIX)}
     for node in world.serving():
@@ -230,6 +264,29 @@ def what_is_not_replicated(world: World) -> list[str]:
     return wrong
 
 
+def orphaned_reassignments(world: World) -> list[str]:
+    """Reassignments of partitions that are gone."""
+    there = states(world)
+    keys = [known.key.removeprefix(PREFIX) for known in world.etcd.authority.range(f"{PREFIX}{_REASSIGNMENTS}")]
+    return [f"{key} is left of a partition that is gone" for key in keys if _reassigned(key) not in there]
+
+
+def _unfinished_reassignments(world: World) -> list[str]:
+    """Reassignments that have not come to their end, although nothing keeps them from it."""
+    there, facts = states(world), world.history.cluster
+    return [
+        f"{key} is under way: {there[partition]}"
+        for known in world.etcd.authority.range(f"{PREFIX}{_REASSIGNMENTS}")
+        if (partition := _reassigned(key := known.key.removeprefix(PREFIX))) in there
+        if not facts.has_no_clean_replica(there[partition]) and not _may_not_be_copied(world, partition)
+    ]
+
+
+def _reassigned(key: str) -> str:
+    """The key of the partition that a reassignment is about."""
+    return f"partitions/{key.removeprefix(_REASSIGNMENTS)}"
+
+
 def _may_not_be_copied(world: World, key: str) -> bool:
     """Whether a copy has a flipped bit: where it leads, nobody copies what lies behind that."""
     flipped = {topic for topic, _ in world.history.cluster.flipped}
@@ -243,6 +300,7 @@ def compare_replicas(world: World, copies: CopyReader) -> None:
     if world.history.nodes == 1:
         return
     look_at_replicas(world, copies)
+    world.history.cluster.orphaned += orphaned_reassignments(world)
     for partition, there in led(world).items():
         state = state_of(world, there)
         for node in world.serving():
@@ -253,3 +311,23 @@ def compare_replicas(world: World, copies: CopyReader) -> None:
             if not any(harmed):
                 for text in differences(world.history, there, (node, log)):
                     world.history.cluster.lacking[f"of {name_of(partition)} {node.name} {text}"] = None
+                _compare_producers(world, partition, there, Led(node, log))
+
+
+def _compare_producers(world: World, partition: tuple[str, int], there: Led, other: Led) -> None:
+    """What two copies that end at one offset remember of producers: the epoch, and the last number.
+
+    Where compaction may have removed what a producer wrote, a copy that was made later does not know it.
+    """
+    if there.log.end_offset != other.log.end_offset or is_by_record(world.history, there.log):
+        return
+    ours, theirs = (
+        {producer_id: (state.epoch, state.batches[-1].last_sequence) for producer_id, state in log.producers}
+        for log in (there.log, other.log)
+    )
+    for producer_id in sorted({*ours, *theirs}):
+        if ours.get(producer_id) != theirs.get(producer_id):
+            world.history.cluster.forgotten.append(
+                f"of producer {producer_id} {there.node.name}, which leads {name_of(partition)}, knows epoch and last "
+                f"number {ours.get(producer_id)}, {other.node.name} {theirs.get(producer_id)}"
+            )

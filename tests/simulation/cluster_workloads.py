@@ -28,6 +28,7 @@ _SHARED: Final = (
 )  # fmt: skip
 _LEDGERS: Final = 6
 RENEWED: Final = "renewed"
+MOVED: Final = "moved"
 _Step = Callable[[], Awaitable[object]]
 CLUSTER_WORKLOADS.update({name: WORKLOADS[name] for name in _SHARED})
 
@@ -161,4 +162,36 @@ async def reassign(world: World, process: HostProcess) -> None:
             world.history.say(process.name, f"reassigns {partition} to {wanted}")
         except CohortError as error:
             world.history.say(process.name, f"cannot reassign {partition}: {error}")
+    await admin.stop()
+
+
+@cluster_workload
+async def deleting_what_is_moved(world: World) -> None:
+    """A topic of which partitions are reassigned while it is deleted, again and again."""
+    world.add_host("remover", move_and_delete)
+    await world.calm.wait()
+
+
+async def move_and_delete(world: World, process: HostProcess) -> None:
+    """The deletion comes before what is to be copied is there, or before the reassignment is noted, or with it."""
+    random, admin = process.random, Admin(world.bootstrap, random=process.random)
+    await started(world, admin.start)
+    while not world.calm.is_set():
+        nodes = [node_id(node) for node in world.serving()]
+        random.shuffle(nodes)
+        partitions = {TopicPartition(MOVED, index): nodes[: random.choice((2, 3))] for index in range(2)}
+        made = partial(admin.create_topics, {MOVED: 2}, replication_factor=1, timeout_ms=2_000)
+        moved = partial(admin.reassign_partitions, partitions, timeout_ms=2_000)
+        deleted = partial(admin.delete_topics, MOVED, timeout_ms=2_000)
+        for steps in ([made], [moved, deleted] if random.random() < 0.7 else [moved]):
+            tasks = []
+            for step in steps:
+                tasks.append(asyncio.ensure_future(step()))
+                await asyncio.sleep(0.2 * random.random() ** 4)
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(outcome, CohortError):
+                    world.history.say(process.name, f"cannot move or delete {MOVED}: {outcome}")
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+        await asyncio.sleep(0.5 * random.random() ** 3)
     await admin.stop()

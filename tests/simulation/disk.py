@@ -92,6 +92,8 @@ class SimDisk:
         """How many of the next syncs fail with EIO."""
         self.fail_reads = 0
         """How many of the next reads fail with EIO."""
+        self.unreadable: str | None = None
+        """What the paths begin with whose reads fail with EIO."""
         self.errors = 0
         """How many calls have failed with EIO."""
         self.slow_s = 0.0
@@ -115,11 +117,13 @@ class SimDisk:
     def is_troubled(self) -> bool:
         """Whether a fault of the disk is under way."""
         counts = (self.fail_writes, self.fail_syncs, self.fail_reads, self.slow_s)
-        return any(counts) or self.capacity is not None or self.end_after is not None or self.end_in_exchange
+        lasting = (self.unreadable, self.capacity, self.end_after)
+        return any(counts) or self.end_in_exchange or any(fault is not None for fault in lasting)
 
     def heal(self) -> None:
         """No fault is under way any more."""
         self.capacity, self.end_after, self.end_in_exchange, self.slow_s = None, None, False, 0.0
+        self.unreadable = None
         self.fail_reads = self.fail_syncs = self.fail_writes = 0
 
     def power_cut(self) -> None:
@@ -330,10 +334,13 @@ class SimStorage:
 
     def maybe_fail_read(self, path: str) -> None:
         """Fails with EIO while a fault says so."""
+        unreadable = self._disk.unreadable
         if self._disk.fail_reads > 0:
             self._disk.fail_reads -= 1
-            self._disk.errors += 1
-            raise OSError(errno.EIO, "Input/output error", path)
+        elif unreadable is None or not path.startswith(unreadable):
+            return
+        self._disk.errors += 1
+        raise OSError(errno.EIO, "Input/output error", path)
 
     def _node(self, path: str) -> Inode | Directory | None:
         node: Inode | Directory | None = self._disk.root

@@ -38,6 +38,7 @@ from protocol.messages.records import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ProduceRequest,
+    ProduceResponse,
 )
 from protocol.record_batch import iter_batches
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
@@ -219,6 +220,8 @@ def _note_answer(world: World, process: HostProcess, call: WireCall, response: A
                 if offset.error_code == ErrorCode.NONE and offset.committed_offset >= 0:
                     partition = (answered.name, offset.partition_index)
                     history.shown.append(Committed(now, 0, request.group_id, partition, offset.committed_offset))
+    elif isinstance(response, ProduceResponse):
+        cluster_probes.note_produced(world, process.name, response)
     elif isinstance(response, FetchResponse):
         for topic in response.responses:
             for found in topic.partitions:

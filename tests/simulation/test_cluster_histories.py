@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.simulation.cluster_probes import TOO_FEW
 from tests.simulation.plan import Plan, draw_cluster
 from tests.simulation.registry import CLUSTER_FAULTS, CLUSTER_WORKLOADS
 from tests.simulation.simulate import plan_of, simulate
@@ -37,6 +40,14 @@ def test_a_history_without_faults_acknowledges_everything() -> None:
     outcome = simulate(plan)
     assert not outcome.violations, complaint(outcome)
     assert outcome.acknowledged == plan.records
+
+
+def test_producers_are_told_that_too_few_replicas_are_in_sync() -> None:
+    """Followers end while records wait for them; what was told so comes once in the end, as every invariant holds."""
+    plan = draw_cluster(3, ("producing_in_bursts",), ("followers_are_lost",))
+    outcome = simulate(replace(plan, fault_pause_s=4.0, records=200, producers=2, nodes=_NODES))
+    assert not outcome.violations, complaint(outcome)
+    assert any(TOO_FEW in event.what for event in outcome.events)
 
 
 def test_a_seed_can_be_repeated() -> None:
