@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
-from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, decode_response, encode_request
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, decode_response, encode_request
 from protocol.messages.api import Request, Response
 
 WaiterT = TypeVar("WaiterT")
@@ -28,7 +28,9 @@ class Exchanges(Generic[WaiterT]):
 
     def __init__(self, client_id: str, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self._client_id = client_id
-        self._reader = FrameReader(max_frame_bytes)
+        self._buffer = FrameBuffer(max_frame_bytes)
+        self.space = self._buffer.space
+        """Where to receive what comes next."""
         self._waiting: dict[int, tuple[WaiterT, type[Response]]] = {}
         self._next_id = 0
 
@@ -50,12 +52,12 @@ class Exchanges(Generic[WaiterT]):
         """The answer is not wanted any more."""
         self._waiting.pop(correlation_id, None)
 
-    def receive(self, data: bytes) -> Iterator[tuple[WaiterT, Response | Refusal]]:
-        """The answers that ``data`` completes. The iterator must be exhausted before the next call.
+    def received(self, count: int) -> Iterator[tuple[WaiterT, Response | Refusal]]:
+        """The answers that the first ``count`` bytes of the last ``space`` complete, to be exhausted before the next.
 
         Raises ``ProtocolError`` for what is no answer; the connection is of no more use then.
         """
-        for payload in self._reader.feed(data):
+        for payload in self._buffer.received(count):
             frame = decode_response(payload)
             waiting = self._waiting.get(frame.correlation_id)
             if waiting is None:

@@ -40,6 +40,10 @@ _LONG_BYTES: Final = bytes([BIN32])
 """How a msgpack byte string with a length of four bytes begins."""
 UNCOPIED_BYTES: Final = 64 * 1024
 """Byte strings of a response from this length on are pieces of their own, and not copied."""
+_PIECE_BYTES: Final = 64 * 1024
+"""Memory that frames are received into, unless they are longer."""
+_KEPT_BYTES: Final = 1024 * 1024
+"""Memory for long frames beyond this size is given back when a short one comes."""
 
 
 class FrameReader:
@@ -100,6 +104,67 @@ class FrameReader:
                 return
             yield data[start:position]
         self._buffer += memoryview(data)[position:]
+
+
+class FrameBuffer:
+    """As ``FrameReader``, for who receives into memory that is there: long frames are copied nowhere on their way.
+
+    ``space`` is where to receive next, ``received`` takes what came. Memory for long frames is used again for the next one:
+    that saves its pages, and a payload is a view that is valid until the next call of ``space``. It holds one frame and one
+    piece at most.
+    """
+
+    __slots__ = ("_end", "_length", "_long", "_piece", "_there", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._piece = bytearray(_PIECE_BYTES)
+        self._end = 0  # of the bytes in it, which begin with a frame
+        self._long = bytearray()
+        self._length = 0  # of the long frame that is half there; 0 when there is none
+        self._there = 0  # bytes of it
+
+    def space(self) -> memoryview:
+        """Where to receive, never empty: up to the end of a long frame, so that its successor has to be moved nowhere."""
+        if self._length:
+            return memoryview(self._long)[self._there : self._length]
+        return memoryview(self._piece)[self._end :]
+
+    def received(self, count: int) -> Iterator[memoryview]:
+        """The payloads that the first ``count`` bytes of the last ``space`` complete, in order.
+
+        Raises ``ProtocolError`` as ``FrameReader.feed``; the iterator must be exhausted before the next ``space``.
+        """
+        if self._length:
+            self._there += count
+            if self._there == self._length:
+                self._length = 0
+                yield memoryview(self._long)[: self._there]
+            return
+        view, position, end = memoryview(self._piece), 0, self._end + count
+        while end - position >= LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(view, position)
+            if not 0 < length <= self.max_frame_bytes:
+                raise ProtocolError(f"a frame of {length} bytes is outside the bounds of 1 to {self.max_frame_bytes}")
+            start = position + LENGTH_BYTES
+            if LENGTH_BYTES + length > len(view):
+                self._begin_long(length, view[start:end])
+                return
+            if start + length > end:
+                break
+            position = start + length
+            if len(self._long) > _KEPT_BYTES:
+                self._long = bytearray()
+            yield view[start:position]
+        self._end = end - position
+        if position:
+            view[: self._end] = view[position:end]
+
+    def _begin_long(self, length: int, begun: memoryview) -> None:
+        if len(self._long) < length:
+            self._long = bytearray(length)
+        self._long[: len(begun)] = begun
+        self._end, self._length, self._there = 0, length, len(begun)
 
 
 class OversizedRequestError(ProtocolError):
@@ -272,7 +337,7 @@ def _check_bounds(payload: bytes | bytearray) -> Iterator[None]:
             )
 
 
-def decode_response(payload: bytes | bytearray) -> ResponseFrame:
+def decode_response(payload: bytes | bytearray | memoryview) -> ResponseFrame:
     """The envelope of a response. Raises ``ProtocolError`` when it is none."""
     frame = unpack(payload)
     if type(frame) is not tuple or len(frame) < 2 or type(frame[0]) is not int:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.codec import pack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
+    FrameBuffer,
     FrameReader,
     RequestFrame,
     ResponseFrame,
@@ -92,6 +93,52 @@ def test_frames_before_a_bad_length_are_given_out() -> None:
 
 def test_the_largest_frame_passes() -> None:
     assert list(FrameReader(max_frame_bytes=64).feed(framed([b"x" * 64]))) == [b"x" * 64]
+
+
+def received(buffer: FrameBuffer, data: bytes) -> list[bytes]:
+    """What comes of ``data`` when a loop receives it, as much at a time as there is space for."""
+    found: list[bytes] = []
+    while data:
+        space = buffer.space()
+        portion, data = data[: len(space)], data[len(space) :]
+        space[: len(portion)] = portion
+        found += map(bytes, buffer.received(len(portion)))
+    return found
+
+
+lengths = st.lists(st.sampled_from((1, 300, 65_531, 65_532, 65_533, 70_000, 200_000)), max_size=8)
+
+
+@given(lengths, st.data())
+def test_frames_of_any_length_are_received_whole_however_they_are_cut(sizes: list[int], data: st.DataObject) -> None:
+    parts = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
+    stream = framed(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    buffer = FrameBuffer()
+    found: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += received(buffer, stream[start:end])
+    assert found == parts
+
+
+def test_the_memory_of_a_long_frame_serves_the_next_one_and_is_given_back_when_a_short_one_comes() -> None:
+    buffer = FrameBuffer()
+    head = struct.pack(">I", 2_000_000)
+    assert received(buffer, head) == []
+    first = buffer.space()
+    assert len(first) == 2_000_000
+    assert received(buffer, bytes(2_000_000) + head) == [bytes(2_000_000)]
+    assert buffer.space().obj is first.obj
+    assert received(buffer, bytes(2_000_000) + framed([b"short"]) + head) == [bytes(2_000_000), b"short"]
+    assert buffer.space().obj is not first.obj
+
+
+@pytest.mark.parametrize("length", [0, 100_001, 2**32 - 1])
+def test_no_memory_is_taken_for_a_frame_beyond_the_bound(length: int) -> None:
+    buffer = FrameBuffer(max_frame_bytes=100_000)
+    assert received(buffer, framed([b"x" * 100_000])) == [b"x" * 100_000]
+    with pytest.raises(ProtocolError, match=f"a frame of {length} bytes is outside the bounds of 1 to 100000"):
+        received(buffer, struct.pack(">I", length))
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)

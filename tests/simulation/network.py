@@ -314,7 +314,7 @@ class SimTransport(asyncio.Transport):
             return
         self._received.append(data)
         while self._received and self.reading and not self._closing:
-            self._protocol.data_received(self._received.popleft())
+            self._received_by_protocol(self._received.popleft())
 
     def keep(self, data: bytes) -> None:
         """Bytes arrive for a process that is stopped."""
@@ -409,7 +409,19 @@ class SimTransport(asyncio.Transport):
     def receive_kept(self) -> None:
         """Hands over what arrived while the protocol did not read."""
         while self._received and self.reading and not self._closing and not self.lost:
-            self._protocol.data_received(self._received.popleft())
+            self._received_by_protocol(self._received.popleft())
+
+    def _received_by_protocol(self, data: bytes) -> None:
+        """As a loop does: into the memory of a protocol that has its own, as much at a time as fits there."""
+        protocol = self._protocol
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            protocol.data_received(data)
+            return
+        while data and not self._closing and not self.lost:
+            space = memoryview(protocol.get_buffer(len(data)))
+            portion, data = data[: len(space)], data[len(space) :]
+            space[: len(portion)] = portion
+            protocol.buffer_updated(len(portion))
 
 
 def _running() -> NetProcess:
