@@ -70,8 +70,16 @@ class Chunk:
     """Base offsets of its control batches, and what each ends."""
     is_written: bool = False
     """Whether the log knows that it is in the file."""
-    stored: bytes = b""
-    """Its bytes in the file, where followers may ask for them before they are on disk."""
+    written: Sequence[bytes | memoryview] = ()
+    """What is in the file, in pieces, where followers may ask for it before it is on disk."""
+    _stored: bytes = b""
+
+    @property
+    def stored(self) -> bytes:
+        """The same in one piece: made for the first who asks, as in bulk hardly any follower comes before the sync ends."""
+        if not self._stored:
+            self._stored = b"".join(self.written)
+        return self._stored
 
 
 class AppendQueue:
@@ -565,7 +573,7 @@ def _write_batches(commit: GroupCommit, segment: Segment, file: File) -> None:
         raise _refused(error, usable=_cut_back(file, segment.size)) from error
     if commit.on_written is not None:
         if commit.chunk.size <= STORED_BYTES:
-            commit.chunk.stored = b"".join(pieces)
+            commit.chunk.written = pieces
         commit.on_written(segment)
     if commit.sync:
         file.sync()

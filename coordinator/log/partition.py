@@ -408,7 +408,7 @@ class PartitionLog(Acknowledged):
     def just_written(self, offset: int, max_bytes: int) -> bytes:
         """What is being synced, if it begins at ``offset`` and fits: what a ``read`` would bring, without the disk."""
         chunk = self._appender.unsynced
-        if chunk is None or chunk.base_offset != offset or len(chunk.stored) > max_bytes or self._closed:
+        if chunk is None or chunk.base_offset != offset or chunk.size > max_bytes or self._closed:
             return b""
         return chunk.stored
 
