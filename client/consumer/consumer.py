@@ -418,8 +418,9 @@ class Consumer(Generic[K, V]):
         """Calls ``handler(records)`` with one to ``max_records`` records of one partition, in their order.
 
         What is buffered when the handler is called makes a batch, ``max_records`` (1 to 1,000,000) at most. With
-        ``max_wait_ms`` (0; up to an hour) fewer wait so long for more. A batch is done when its handler has returned, as a
-        whole: when it fails or is cancelled all its records come again. ``on_error`` is about the batch: a function gets
+        ``max_wait_ms`` (0; up to an hour) fewer wait so long for more, but not for what the buffers have no room for
+        (``max_partition_fetch_bytes``, ``fetch_max_bytes``). A batch is done when its handler has returned, as a whole: when
+        it fails or is cancelled all its records come again. ``on_error`` is about the batch: a function gets
         ``(records, error)``, ``Retry`` hands the same records out again, "skip" passes over all of them, a ``DeadLetter``
         keeps each. A record that a deserializer does not take is a batch of its own. All else is as for ``process``.
         """

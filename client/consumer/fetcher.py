@@ -108,6 +108,7 @@ class Fetcher:
         self._fetches: dict[Address, list[_Fetch]] = {}
         self._topology = cluster.topology
         self._starving = False  # whether a poll found nothing since records came last
+        self._shut_out: set[PartitionState] = set()  # partitions that had no room beside what is buffered
         self.fetched_batches = self.fetched_bytes = 0
         self._fetch_seq = 0  # how often a partition got records
         self._refresh: asyncio.Task[None] | None = None
@@ -149,6 +150,7 @@ class Fetcher:
     def room_came_free(self) -> None:
         """The program took records: there is room in the buffers."""
         self._assignment.freed = False
+        self._shut_out.clear()
         self._woken.set()
 
     def starving(self) -> None:
@@ -156,6 +158,10 @@ class Fetcher:
         if not self._starving:
             self._starving = True
             self._woken.set()
+
+    def may_bring_more(self, state: PartitionState) -> bool:
+        """Whether more of a partition with buffered records may come before the program takes some of what is buffered."""
+        return state.claim is not None or (self._wants(state) and state not in self._shut_out)
 
     async def _run(self) -> None:
         while True:
@@ -255,17 +261,25 @@ class Fetcher:
             del states[_MOST_PARTITIONS:]
         partition_bytes = self._settings.max_partition_fetch_bytes
         (left, free), share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
-        room = free
+        room, wanted = free, states
         if room < share and (self._starving or left > 0):
             empty = [state for state in states if not state.buffered_bytes]
             states, room = (empty, share) if empty else (states, room)
         limit = min(room, len(states) * partition_bytes, _ONE_FETCH_BYTES)
+        if left < share:
+            self._shut_out_all(wanted if limit <= 0 else set(wanted).difference(states))
         if limit <= 0:
             return  # the program wakes this up when it takes records
+        self._shut_out.difference_update(states)
         fetch = _Fetch(leader, states, limit)
         fetch.beyond = limit > free
         fetches.append(fetch)
         fetch.task = asyncio.create_task(self._fetch(fetch), name=f"cohort-fetch-{leader[0]}:{leader[1]}")
+
+    def _shut_out_all(self, states: Iterable[PartitionState]) -> None:
+        if not self._shut_out.issuperset(states):
+            self._shut_out.update(states)
+            self._news.set()  # who waits for more of them need not
 
     async def _fetch(self, fetch: _Fetch) -> None:
         wait_ms = self._settings.fetch_max_wait_ms
@@ -342,6 +356,7 @@ class Fetcher:
             self._transactions.saw(state, answer)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE and state.buffered_bytes:
             state.left_log = True  # what is buffered comes first; it is asked again then
+            self._news.set()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._positions.left_range(state, offset)
         elif code in _LEADER_ELSEWHERE:

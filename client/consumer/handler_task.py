@@ -187,7 +187,7 @@ class KeyLane(HandlerTask):
         self.key = key
         self.queue: deque[QueuedRecord] = deque()
         self.started = False
-        self._bytes = 0
+        self._taken: QueuedRecord | None = None
 
     def add(self, queued: QueuedRecord) -> None:
         """It waits from now on."""
@@ -196,15 +196,24 @@ class KeyLane(HandlerTask):
 
     def next(self) -> RecordDeserializationError | None:
         """Takes up the next record of the queue; returns why it was not decoded, if it was not."""
-        queued = self.queue.popleft()
+        self._taken = queued = self.queue.popleft()
         self.take_up([queued.record], [queued.origin])
-        self._epoch, self._bytes = queued.epoch, queued.bytes
+        self._epoch = queued.epoch
         return queued.undecoded
 
     def put_down(self, *, finished: bool) -> None:
-        """As ``HandlerTask.put_down``; and there is room for another record."""
-        if self.records:
-            self.worker.held_bytes -= self._bytes
+        """As ``HandlerTask.put_down``; and there is room for another record.
+
+        What is neither done nor given up, as its handler was cancelled by the program itself, is the first to be handled
+        next: given back to the partition it would be a gap, behind which nothing is committed until the partition goes.
+        """
+        taken, self._taken = self._taken, None
+        if taken is not None and self.records:
+            if not finished and not self.ending and not self.moved:
+                self.records, self.origins = [], []
+                self.queue.appendleft(taken)
+                return
+            self.worker.held_bytes -= taken.bytes
             self.worker.woken.set()
         super().put_down(finished=finished)
 
@@ -221,7 +230,7 @@ class KeyLane(HandlerTask):
         """The record that waits longest is not handled."""
         queued = self.queue.popleft()
         self.worker.held_bytes -= queued.bytes
-        self._give_back(queued.epoch)
+        self.state.drop(queued.epoch)
 
     def end(self) -> None:
         """Nothing that waits is begun; without a handler at work the task ends at once."""
@@ -260,7 +269,7 @@ class KeyedWorker(PartitionWorker):
         return lane
 
     def close(self, lane: KeyLane) -> None:
-        """The task of ``lane`` ends: the next record of its key gets another."""
+        """The task of ``lane`` has nothing left to do: the next record of its key gets another."""
         lane.drop_queue()
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]

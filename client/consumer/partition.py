@@ -57,6 +57,7 @@ class PartitionState:
         "_leader_epochs",
         "_reached",
         "_said_done",
+        "_undone",
         "asked_leader",
         "behind",
         "buffered_bytes",
@@ -93,6 +94,7 @@ class PartitionState:
         self.work = OffsetsInWork()
         self._aside = 0  # how many records of ``work`` no handler has any more, although they are not done
         self._earlier = 0  # how many records handlers have that were taken before the position was moved
+        self._undone = False  # whether a handler is through with one of these and has not done it
         self._said_done = UNKNOWN
         self.origin: FetchedBatch | None = None
         self.buffered_bytes = 0
@@ -186,6 +188,7 @@ class PartitionState:
         else:
             self._earlier -= 1
         if not self._earlier:
+            self._undone = False
             done = work.committable(self.position) if work else self.position
             self.done = done if done > self._said_done else self._said_done
 
@@ -201,9 +204,24 @@ class PartitionState:
             self._aside += 1
             return
         self._earlier -= 1
-        if (
-            not self._earlier
-        ):  # the position may have been moved back; that it was moved on counts with what is done next
+        self._undone = True
+        self._settle_undone()
+
+    def drop(self, epoch: int) -> None:
+        """As ``set_aside``, of a record that no handler was called with: when the position was moved since, it is over."""
+        if epoch == self.epoch:
+            self._aside += 1
+            return
+        self._earlier -= 1
+        if self._undone:
+            self._settle_undone()
+        elif not self._earlier:
+            self.done = max(self._said_done, self.work.committable(self.position))
+
+    def _settle_undone(self) -> None:
+        """The position may have been moved back; that it was moved on counts with what is done next."""
+        if not self._earlier:
+            self._undone = False
             self.done = min(self.done, max(self._said_done, self.work.committable(self.position)))
 
     def give_back_all(self) -> None:

@@ -126,6 +126,7 @@ class Process:
             by_key=options.order == "key",
             make_room=self._fetcher.room_came_free,
             on_news=self._news.set,
+            more_may_come=self._fetcher.may_bring_more,
         )
 
     def _transactions(self, producer: Producer, commit_interval_ms: float, workers: Workers) -> OutputTransactions:

@@ -44,7 +44,8 @@ class Workers:
 
     ``calls`` has the handler, and what is done about its failures; ``concurrency`` bounds how many run at once. ``by_key``:
     records of one key are handled one after the other, others beside each other. ``make_room`` is told that buffers were
-    emptied, ``on_news`` that ``failure`` or the workers have changed.
+    emptied, ``on_news`` that ``failure`` or the workers have changed. ``more_may_come`` tells whether a partition may get
+    more records before some of what is buffered is taken.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Workers:
         by_key: bool = False,
         make_room: Callable[[], None],
         on_news: Callable[[], None],
+        more_may_come: Callable[[PartitionState], bool],
     ) -> None:
         self.failure: BaseException | None = None
         self.overdue: tuple[ConsumerRecord, float] | None = None
@@ -67,6 +69,7 @@ class Workers:
         self._assignment = assignment
         self._make_room = make_room
         self._on_news = on_news
+        self._more_may_come = more_may_come
         self._workers: dict[TopicPartition, PartitionWorker] = {}
         self._stopping = False
 
@@ -144,16 +147,15 @@ class Workers:
         return any(each.task is task for worker in self._workers.values() for each in worker.tasks())
 
     def _open(self, state: PartitionState) -> None:
-        name = f"cohort-handler-{state.tp.topic}-{state.tp.partition}"
         worker: PartitionWorker
         if self.by_key:
-            keyed = worker = KeyedWorker(state, self._slots)
-            worker.task = asyncio.create_task(self._dispatch(keyed), name=name)
+            worker = KeyedWorker(state, self._slots)
+            self._start_dispatch(worker)
         else:
             worker = PartitionWorker(state, self._slots)
-            worker.task = asyncio.create_task(self._run(worker), name=name)
+            worker.task = asyncio.create_task(self._run(worker), name=_task_name(state))
+            worker.task.add_done_callback(partial(self._closed, worker))
         self._workers[state.tp] = worker
-        worker.task.add_done_callback(partial(self._closed, worker))
 
     def _closed(self, worker: PartitionWorker, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -272,11 +274,11 @@ class Workers:
                 yield_at_s = now_s + _YIELD_EVERY_S
 
     async def _linger(self, worker: PartitionWorker, batch: BatchLimits) -> None:
-        """Waits until a whole batch is there, or for as long as a batch may wait for its last record."""
-        until_s = asyncio.get_running_loop().time() + batch.max_wait_ms / 1000
+        """Waits until a whole batch is there or no more can come, or for as long as a batch may wait for its last record."""
+        until_s, state = asyncio.get_running_loop().time() + batch.max_wait_ms / 1000, worker.state
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
-                while worker.state.buffered_records < batch.max_records and not worker.ending:
+                while state.buffered_records < batch.max_records and self._more_may_come(state) and not worker.ending:
                     worker.woken.clear()
                     await worker.woken.wait()
 
@@ -346,6 +348,16 @@ class Workers:
 
     # --- one worker whose records go by their keys ------------------------------------------------------------------------
 
+    def _start_dispatch(self, worker: KeyedWorker) -> None:
+        worker.task = asyncio.create_task(self._dispatch(worker), name=_task_name(worker.state))
+        worker.task.add_done_callback(partial(self._dispatch_ended, worker))
+
+    def _dispatch_ended(self, worker: KeyedWorker, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and not worker.ending:
+            self._start_dispatch(worker)  # the program has cancelled it; its lanes go on
+        else:
+            self._closed(worker, task)
+
     async def _dispatch(self, worker: KeyedWorker) -> None:
         """Hands the records of a partition to the lanes of their keys; returns when the last lane has ended."""
         while not worker.ending:
@@ -370,38 +382,39 @@ class Workers:
         worker.state.give_back_all()
 
     def _start(self, lane: KeyLane) -> None:
-        topic, partition = lane.state.tp
         lane.started = True
-        lane.task = asyncio.create_task(
-            self._run_lane(lane), name=f"cohort-handler-{topic}-{partition}-{lane.key!r:.40}"
-        )
+        lane.task = asyncio.create_task(self._run_lane(lane), name=f"{_task_name(lane.state)}-{lane.key!r:.40}")
         lane.task.add_done_callback(partial(self._lane_ended, lane))
 
     async def _run_lane(self, lane: KeyLane) -> None:
         loop = asyncio.get_running_loop()
         yield_at_s = loop.time() + _YIELD_EVERY_S
-        try:
-            while lane.queue and not lane.ending:
-                if lane.queue[0].epoch != lane.state.epoch:
+        while lane.queue and not lane.ending:
+            try:
+                await lane.slot.take()
+                while lane.queue and lane.queue[0].epoch != lane.state.epoch:
                     lane.drop_first()  # the position was moved: it comes again, or is passed over
-                    continue
-                try:
-                    await lane.slot.take()
-                    if lane.queue and not lane.ending:
-                        await self._handle(lane, lane.next())
-                finally:
-                    lane.slot.free()
-                if loop.time() >= yield_at_s:
-                    await asyncio.sleep(0)
-                    yield_at_s = loop.time() + _YIELD_EVERY_S
-        finally:
-            lane.worker.close(lane)
+                if lane.queue and not lane.ending:
+                    await self._handle(lane, lane.next())
+            finally:
+                lane.slot.free()
+            if loop.time() >= yield_at_s:
+                await asyncio.sleep(0)
+                yield_at_s = loop.time() + _YIELD_EVERY_S
+        lane.worker.close(lane)
 
     def _lane_ended(self, lane: KeyLane, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.fail(error)
-        lane.worker.close(lane)  # one that was cancelled before it began has not done so itself
+        if lane.queue and not lane.ending:
+            self._start(lane)  # the program has cancelled its handler: that has done nothing, as without keys
+        else:
+            lane.worker.close(lane)
+
+
+def _task_name(state: PartitionState) -> str:
+    return f"cohort-handler-{state.tp.topic}-{state.tp.partition}"
 
 
 async def _wait_for(workers: list[PartitionWorker], timeout_s: float) -> None:

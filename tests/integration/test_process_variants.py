@@ -286,6 +286,34 @@ async def test_batches_are_of_one_partition_and_committed_as_a_whole(address: st
         assert {stored.offset for stored in (await admin.list_offsets("g")).values()} == {30}
 
 
+async def test_a_batch_does_not_wait_for_what_the_buffers_have_no_room_for(address: str) -> None:
+    """``max_records`` of large records are more than the buffers hold: what fills them is a batch, without a wait."""
+    await create(address, wide=2)
+    async with Producer(address) as producer:
+        await producer.send_many("t", [b"t" * 50_000] * 20)
+        for partition in range(2):
+            await producer.send_many("wide", [b"w" * 50_000] * 20, partition=partition)
+    sizes: list[int] = []
+
+    async def cook(records: list[ConsumerRecord[bytes, bytes]]) -> None:
+        sizes.append(len(records))
+
+    for topic, count, bounds in (
+        ("t", 20, {"max_partition_fetch_bytes": 120_000}),
+        ("wide", 40, {"max_partition_fetch_bytes": 120_000, "fetch_max_bytes": 120_000}),
+    ):
+        sizes.clear()
+        async with consumer_of(address, topic, **bounds) as consumer:
+            task = asyncio.create_task(consumer.process_batch(cook, max_records=1_000, max_wait_ms=3_000))
+            began_s = time.monotonic()
+            async with asyncio.timeout(60):
+                while sum(sizes) < count:
+                    await asyncio.sleep(0.005)
+            took_s = time.monotonic() - began_s
+            await end(task)
+        assert took_s < 6, f"{len(sizes)} batches waited for each other: {took_s:.1f} s"
+
+
 async def test_a_batch_that_fails_for_good_is_kept_aside_as_it_is_stored(address: str) -> None:
     await create(address, letters=1)
     async with Producer(address, value_serializer=JsonSerde()) as producer:

@@ -102,6 +102,25 @@ def test_a_batch_takes_what_is_there_and_waits_for_more_as_long_as_it_may() -> N
     simulated(program())
 
 
+def test_a_batch_that_waits_goes_when_it_turns_out_that_no_more_can_come() -> None:
+    async def program() -> None:
+        batches: list[int] = []
+        begun_s = asyncio.get_running_loop().time()
+        bench = Bench({T0: 6}, lambda records: batches.append(len(records)), batch=BatchLimits(100, 60_000))
+        await asyncio.sleep(1)
+        assert batches == []
+        bench.full.add(T0)
+        bench.news.set()
+        await until(lambda: batches == [6])
+        bench.counts[T0] = 8
+        bench.fill(bench.assignment.state(T0), 6)
+        await until(lambda: batches == [6, 2])
+        assert asyncio.get_running_loop().time() - begun_s < 30, "the second did not wait at all"
+        await bench.end()
+
+    simulated(program())
+
+
 def test_what_a_handler_does_to_its_list_changes_nothing_of_what_is_done() -> None:
     async def program() -> None:
         def handler(records: list[ConsumerRecord]) -> None:

@@ -45,6 +45,12 @@ class KeyBench(Bench):
             state.add(keyed_batch(keys[start : start + 4], start))
         self.news.set()
 
+    def handler_tasks(self, tp: TopicPartition) -> list[asyncio.Task[None]]:
+        """Those of the partition, as a program finds them."""
+        name = f"cohort-handler-{tp.topic}-{tp.partition}"
+        found = [task for task in asyncio.all_tasks() if f"{task.get_name()}-".startswith(f"{name}-")]
+        return sorted(found, key=asyncio.Task.get_name)
+
 
 class KeyedHandler:
     """A handler that takes some time; no two of a key may run at once, and none begin before those of its key before it."""
@@ -85,7 +91,9 @@ KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", None]), max_size=14)
     st.integers(0, 2**32),
     st.lists(KEYS, min_size=1, max_size=3),
     st.integers(1, 6),
-    st.lists(st.sampled_from(["revoke", "lose", "pause", "wait", "seek", "restart"]), max_size=8),
+    st.lists(
+        st.sampled_from(["revoke", "lose", "pause", "wait", "seek", "restart", "cancel", "cancel all"]), max_size=10
+    ),
 )
 def test_whatever_happens_each_key_is_in_order_and_nothing_unfinished_is_committed(
     seed: int, keys: list[list[bytes | None]], concurrency: int, events: list[str]
@@ -120,6 +128,10 @@ def test_whatever_happens_each_key_is_in_order_and_nothing_unfinished_is_committ
                 bench.news.set()
             elif event == "seek":
                 bench.seek(tp, state.done)
+            elif event in ("cancel", "cancel all"):
+                tasks = bench.handler_tasks(tp)
+                for task in tasks if event == "cancel all" else tasks[-1:]:
+                    task.cancel()
             elif event == "restart":
                 await bench.end(grace_ms=random.choice([0, 10, 100]))
                 assert not any(handler.running.values())
@@ -136,6 +148,81 @@ def test_whatever_happens_each_key_is_in_order_and_nothing_unfinished_is_committ
         for tp, count in counts.items():
             assert sorted(set(handler.finished[tp])) == list(range(count)), "a record was lost"
         assert handler.most <= concurrency
+
+    simulated(program(), seed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=14),
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13)), max_size=5),
+    st.lists(st.sampled_from(["revoke", "restart", "wait"]), max_size=3),
+)
+def test_after_a_seek_in_a_handler_all_behind_it_comes_anew_and_once(
+    seed: int, keys: list[bytes | None], concurrency: int, plan: list[tuple[int, int]], events: list[str]
+) -> None:
+    """``plan``: the handlers of which offsets seek, and where to. What a lane had taken and not begun before a seek was not
+    handed out, so it comes once in all; what was begun comes again."""
+    random = Random(seed)
+    seeks = [(offset, min(target, len(keys))) for offset, target in plan]
+
+    async def program() -> None:
+        needed = set(range(len(keys)))
+        begun: list[int] = []  # since the last seek
+        running: set[bytes | int] = set()
+        moved = floor = 0
+
+        async def handler(record: ConsumerRecord) -> None:
+            nonlocal moved, floor
+            name = record.offset if record.key is None else record.key
+            assert name not in running, "two handlers of one key"
+            assert record.offset >= floor, "the seek has passed over it"
+            assert record.offset not in begun, "it comes once, unless it was not done"
+            running.add(name)
+            begun.append(record.offset)
+            began_after, soughts = moved, [each for each in seeks if each[0] == record.offset]
+            try:
+                await asyncio.sleep(random.choice([0, 0, 0.01, 0.05]))
+                if soughts:
+                    seeks.remove(soughts[0])
+                    moved, floor = moved + 1, soughts[0][1]
+                    needed.clear()
+                    needed.update(range(floor, len(keys)))
+                    begun.clear()
+                    bench.seek(T0, floor)
+                    await asyncio.sleep(random.choice([0, 0, 0.01, 0.05]))
+                elif began_after == moved:
+                    needed.discard(record.offset)
+            except asyncio.CancelledError:
+                if began_after == moved and record.offset in begun:
+                    begun.remove(record.offset)
+                raise
+            finally:
+                running.remove(name)
+
+        bench = KeyBench({T0: keys}, handler, concurrency=concurrency)
+        for event in events:
+            await asyncio.sleep(random.choice([0, 0.005, 0.02]))
+            done = bench.assignment.state(T0).done
+            if event == "revoke":
+                done = (await bench.revoke(T0, grace_ms=random.choice([0, 10, 100])))[T0]
+            elif event == "restart":
+                await bench.end(grace_ms=random.choice([0, 10, 100]))
+                done = bench.assignment.state(T0).position
+                bench = KeyBench({T0: keys}, handler, concurrency=concurrency)
+            if event != "wait":
+                assert not running
+                assert not needed or done <= min(needed), "what a seek brings again was committed"
+                begun, floor = [], 0
+                bench.seek(T0, done) if event == "restart" else bench.give(T0, done)
+        await until(lambda: not needed and not running)
+        await asyncio.sleep(1)
+        assert not bench.serving.done()
+        assert not running
+        assert begun or bench.assignment.state(T0).done == len(keys), "what is done is committed"
+        await bench.end()
 
     simulated(program(), seed)
 
@@ -284,6 +371,65 @@ def test_handlers_of_keys_are_cancelled_after_the_grace_and_their_records_come_a
         await until(lambda: bench.done() == {T0: 1, T1: 1})
         assert await bench.revoke(T0, grace_ms=50) == {T0: 1}
         assert sorted(cancelled) == [1, 3], "the second of key b was not begun"
+        await bench.end()
+
+    simulated(program())
+
+
+def test_what_the_program_cancels_comes_again_and_is_committed_then() -> None:
+    async def program() -> None:
+        begun: list[int] = []
+        finished: list[int] = []
+
+        async def handler(record: ConsumerRecord) -> None:
+            begun.append(record.offset)
+            if record.offset == 1 and begun.count(1) < 3:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            await asyncio.sleep(0.01)
+            finished.append(record.offset)
+
+        bench = KeyBench({T0: [b"a", b"b", b"c", b"b", b"b"]}, handler, concurrency=9)
+        await until(lambda: bench.done() == {T0: 5})
+        assert begun.count(1) == 3, "as without keys, until its handler has returned"
+        assert sorted(finished) == [0, 1, 2, 3, 4], "those of other keys come once"
+        assert [offset for offset in finished if offset in (1, 3, 4)] == [1, 3, 4]
+        worker: Any = bench.workers._workers[T0]
+        assert (worker.held_bytes, worker.lanes) == (0, {})
+        await bench.end()
+
+    simulated(program())
+
+
+@pytest.mark.parametrize("when", ["before it began", "while it waits for its turn", "while it waits to try again"])
+def test_a_lane_that_is_cancelled_goes_on_whatever_it_waits_for(when: str) -> None:
+    async def program() -> None:
+        finished: list[int] = []
+        failed = False
+
+        async def handler(record: ConsumerRecord) -> None:
+            nonlocal failed
+            if record.offset == 1 and not failed and when == "while it waits to try again":
+                failed = True
+                raise OSError("not yet")
+            await asyncio.sleep(1)
+            finished.append(record.offset)
+
+        keys: list[bytes | None] = [b"a", b"b", b"a", b"b"]
+        concurrency = 1 if when == "while it waits for its turn" else 2
+        bench = KeyBench({T0: keys}, handler, concurrency=concurrency, on_error=Retry(initial_ms=5_000))
+        if when != "before it began":
+            await asyncio.sleep(0.5)
+        else:
+            while len(bench.handler_tasks(T0)) < 3:
+                await asyncio.sleep(0)
+        cancelled = [task for task in bench.handler_tasks(T0) if task.get_name().endswith("b'b'")]
+        assert len(cancelled) == 1
+        cancelled[0].cancel()
+        await until(lambda: bench.done() == {T0: 4})
+        assert [offset for offset in finished if offset % 2] == [1, 3]
+        assert sorted(finished) == [0, 1, 2, 3]
         await bench.end()
 
     simulated(program())

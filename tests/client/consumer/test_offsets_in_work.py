@@ -80,6 +80,15 @@ class HandlersOfOnePartition(RuleBasedStateMachine):
         if epoch == self.state.epoch:
             insort(self.set_aside, offset)
 
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """One that waited for its turn is not begun."""
+        offset, epoch = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
+        self.state.drop(epoch)
+        if epoch == self.state.epoch:
+            insort(self.set_aside, offset)
+
     @rule(offset=st.integers(0, 30))
     def seek(self, offset: int) -> None:
         self.state.move_to(offset)

@@ -70,8 +70,15 @@ class Bench:
             random=Random(1),
             still_ours=still_ours,
         )
+        self.full: set[TopicPartition] = set()
         self.workers = Workers(
-            calls, concurrency, self.assignment, by_key=by_key, make_room=self._fetch, on_news=self.news.set
+            calls,
+            concurrency,
+            self.assignment,
+            by_key=by_key,
+            make_room=self._fetch,
+            on_news=self.news.set,
+            more_may_come=lambda state: state.tp not in self.full,
         )
         for tp in counts:
             self.give(tp, 0)
