@@ -17,6 +17,7 @@ from coordinator.log_output import get_logger
 from coordinator.metrics.snapshot import Snapshot
 from coordinator.web.api import PageApi
 from coordinator.web.exposition import exposed
+from coordinator.web.guard import HEADERS
 from coordinator.web.health import Readiness
 from coordinator.web.view import PageSources
 
@@ -145,4 +146,5 @@ async def _one_request(request: web.Request, response: web.StreamResponse) -> No
     response.force_close()
     response.headers["Connection"] = "close"
     response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Content-Type-Options"] = "nosniff"
+    for name, value in HEADERS.items():  # of what no view answers too: a path or a method that there is not
+        response.headers.setdefault(name, value)

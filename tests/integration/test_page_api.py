@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from base64 import b64decode
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,6 +17,8 @@ from client import Admin, Consumer, Member, Producer, TopicPartition
 from coordinator import Coordinator
 from coordinator.cluster import Cluster
 from coordinator.web import api, group_views, lag_history, record_views, streams
+from coordinator.web.guard import HEADERS
+from coordinator.web.view import Pace, PageSources, Query, View
 
 SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "initial_rebalance_delay_ms": 0}
 HOSTILE = "<img src=x onerror=alert(1)>/..%2f\"'\n\u202eabc"
@@ -185,6 +189,56 @@ async def test_the_page_may_load_nothing_from_elsewhere_and_strangers_names_are_
             url = f"http://{coordinator.http_address}/healthz"  # of those who watch, by whatever name
             async with session.get(url, headers={"Host": "cohort-0.cohort:80"}) as told:
                 assert told.status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/none", 404), ("GET", "/page/none.js", 404), ("DELETE", "/", 405), ("POST", "/metrics", 405)],
+)
+async def test_what_no_view_answers_has_the_headers_of_the_page_too(method: str, path: str, status: int) -> None:
+    async with (
+        Coordinator(**SETTINGS) as coordinator,
+        ClientSession() as session,
+        session.request(method, f"http://{coordinator.http_address}{path}") as told,
+    ):
+        assert told.status == status
+        assert {name: told.headers.getall(name, []) for name in HEADERS} == {
+            name: [value] for name, value in HEADERS.items()
+        }
+
+
+async def test_a_browser_that_does_not_read_does_not_keep_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream ends with the bound of an event. What was written and is not read would hold the connection for ever."""
+    looks: list[int] = []
+
+    async def much(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any]:
+        looks.append(len(looks))
+        return {"look": len(looks), "text": "x" * 1_000_000}
+
+    monkeypatch.setitem(cast("dict[str, View]", api.VIEWS), "cluster", much)
+    monkeypatch.setattr(streams, "SEND_S", 0.3)
+    monkeypatch.setattr(streams, "LOOK_S", 0.01)
+    monkeypatch.setattr(streams, "REST", 0)
+    async with Coordinator(**SETTINGS) as coordinator:
+        host, port = coordinator.http_address.split(":")
+        with socket.socket() as browser:
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            browser.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(browser, (host, int(port)))
+            browser.send(b"GET /api/events?view=cluster HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(20):
+                while not looks:
+                    await asyncio.sleep(0.01)
+                assert is_open(browser)
+                while is_open(browser):
+                    await asyncio.sleep(0.05)
+
+
+def is_open(browser: socket.socket) -> bool:
+    """Whether the daemon has not closed its end of a connection, as the system tells it."""
+    theirs, ours = (f":{name[1]:04X}" for name in (browser.getpeername(), browser.getsockname()))
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(theirs) and row[2].endswith(ours) and row[3] == "01" for row in rows)
 
 
 async def test_a_name_that_the_daemon_knows_is_taken() -> None:

@@ -296,6 +296,15 @@ def told(root: Path, *, running: bool) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
+def test_the_directories_of_other_workers_are_named_as_they_are_to_be_checked_too(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "workers" / str(number)).mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    said = {each["file"]: each["why"] for each in told(tmp_path, running=False) if each["kind"] == "note"}
+    assert said["workers"].endswith(f"to be checked too: {tmp_path}/workers/1 {tmp_path}/workers/2")
+    assert "passed over" in said["elsewhere"]
+
+
 def test_what_a_daemon_exchanges_meanwhile_is_looked_at_again(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,6 +199,17 @@ def test_who_keeps_an_epoch_numbers_on_in_the_next_transaction() -> None:
     assert (opened.epoch, opened.first_offset) == (1, 4)
 
 
+def test_who_keeps_an_epoch_numbers_on_also_behind_an_end_of_the_same_epoch() -> None:
+    """As a failover leaves it: the marker of an epoch is in the log, and its producer has not heard of it and goes on."""
+    log = Log()
+    assert log.take(kept(0, 3, epoch=1)) == 0
+    assert log.producers.end(7, 1, 3)
+    log.end = 4
+    assert log.refusal(kept(4, epoch=1)) is OutOfOrderSequenceError
+    assert log.take(kept(0, 3, epoch=1)) == 0
+    assert log.take(kept(3, 2, epoch=1)) == 4
+
+
 def test_who_gets_another_epoch_to_keep_begins_with_zero() -> None:
     log = Log()
     assert log.take(kept(0, 3, epoch=0)) == 0
