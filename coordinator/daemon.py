@@ -378,7 +378,7 @@ class Daemon:
             host, port = urls.address(self.settings.serve_metadata)
             server = MetadataServer(store, self._origins.new_id)
             try:
-                await server.start(host, port)
+                await server.start(host, port, is_reserved=self.settings.workers > 1)  # by the parent of the workers
             except OSError as error:
                 raise AddressError(host, port, error, "--serve-metadata") from error
             self._metadata_server = server

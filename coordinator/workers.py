@@ -36,6 +36,8 @@ _SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _RUNS_WELL_S: Final = 60.0
 """After so long a worker's next end is no longer taken for a repetition of its last."""
+_STARTS: Final = 5
+"""A worker that a signal ends before it has served is started so often; one that says why it cannot serve, once."""
 _BEYOND_STOP_S: Final = 10.0
 """What a worker gets beside its settings' time to hand over and drain before it is killed."""
 
@@ -187,23 +189,20 @@ class Workers:
             Worker(number, each) for number, each in enumerate(settings_of_workers(settings, metadata_port))
         ]
         self._running: dict[int, asyncio.Task[int]] = {}
+        self._keeping: list[asyncio.Task[None]] = []
 
     async def serve(self, stopping: asyncio.Event) -> int:
         """Serves until ``stopping``; returns the exit status, which is a worker's if one cannot serve at the start."""
         stopped = asyncio.create_task(stopping.wait())
         status: int | None = None
-        keeping: Sequence[asyncio.Task[None]] = ()
         try:
             status = await self._start(stopped)
             if status is None:
                 for words, address in self._workers[0].serves.items():
                     print(f"{words} {address}", file=sys.stderr)
-                keeping = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
                 await stopped
         finally:
-            for task in (stopped, *keeping):
-                task.cancel()
-            await asyncio.gather(stopped, *keeping, return_exceptions=True)
+            await _give_up((stopped, *self._keeping))
             await self._stop()
         return status or 0
 
@@ -213,20 +212,50 @@ class Workers:
             worker.end(signal.SIGKILL)
 
     async def _start(self, stopped: asyncio.Task[bool]) -> int | None:
-        """The first, which has the metadata, then the others. An exit status when one ended or all are to stop."""
+        """The first, which has the metadata, then the others. An exit status when one cannot serve or all are to stop."""
         first, *others = self._workers
         for group in ([first], others):
-            for worker in group:
-                self._running[worker.number] = asyncio.create_task(worker.run())
-            ready = asyncio.gather(*(worker.ready.wait() for worker in group))
-            ends = list(self._running.values())  # the first one's too: without it no other gets ready
-            waited: list[asyncio.Future[Any]] = [ready, stopped, *ends]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                ready.cancel()
-                await asyncio.gather(ready, return_exceptions=True)
-                return next((task.result() for task in ends if task.done()), 0)
+            starts = [asyncio.create_task(self._start_one(worker)) for worker in group]
+            try:
+                while not all(each.done() for each in starts):
+                    undone = [each for each in starts if not each.done()]
+                    await asyncio.wait([stopped, *undone], return_when=asyncio.FIRST_COMPLETED)
+                    if stopped.done():
+                        return 0
+                    failed = [status for each in starts if each.done() and (status := each.result()) is not None]
+                    if failed:
+                        return failed[0]
+            finally:
+                await _give_up(starts)
         return None
+
+    async def _start_one(self, worker: Worker) -> int | None:
+        """Starts a worker, which is kept running once it has served; else the exit status, and why is said."""
+        pause_s = _SHORTEST_PAUSE_S
+        for attempt in range(1, _STARTS + 1):
+            run = self._running[worker.number] = asyncio.create_task(worker.run())
+            served = asyncio.create_task(worker.ready.wait())
+            try:
+                await asyncio.wait([run, served], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await _give_up([served])
+            if worker.ready.is_set():
+                self._keeping.append(asyncio.create_task(self._keep(worker)))
+                return None
+            status = run.result()
+            if status >= 0:
+                print(f"cohortd: worker {worker.number} ended with status {status} before it served", file=sys.stderr)
+                return status or 1
+            log.error("worker_ended", worker=worker.number, status=status, before_it_served=True, attempt=attempt)
+            if attempt < _STARTS:
+                await asyncio.sleep(pause_s)
+                pause_s *= 2
+        print(
+            f"cohortd: worker {worker.number} was ended by {_signal_name(-status)} before it served, {_STARTS} times in a "
+            "row: something of this system ends it, such as a limit of memory",
+            file=sys.stderr,
+        )
+        return 1
 
     async def _keep(self, worker: Worker) -> None:
         """Starts a worker again whenever it ends, at once the first time and then after longer pauses."""
@@ -259,11 +288,40 @@ class Workers:
                     await asyncio.wait(late, timeout=_BEYOND_STOP_S)
 
 
+async def _give_up(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _reserved_port() -> socket.socket:
+    """A socket on a free port of this machine where nobody listens: the first worker may, as often as it is started, and
+    no program of other users or that does not ask to share the port."""
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((_LOOPBACK, 0))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
+
+
 async def serve_with_workers(settings: Settings) -> int:
     """Runs the daemon as ``settings.workers`` processes until SIGTERM or SIGINT; a second one kills them."""
-    with socket.create_server((_LOOPBACK, 0)) as free:
-        metadata_port: int = free.getsockname()[1]
-    workers, stopping = Workers(settings, metadata_port), asyncio.Event()
+    with _reserved_port() as reserved:
+        return await _serve_with(Workers(settings, reserved.getsockname()[1]))
+
+
+async def _serve_with(workers: Workers) -> int:
+    stopping = asyncio.Event()
 
     def on_signal() -> None:
         if stopping.is_set():

@@ -6,8 +6,10 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,6 +121,71 @@ def health(address: str) -> int:
         return 0
 
 
+async def test_no_other_program_gets_the_port_of_the_metadata_while_its_worker_is_away(tmp_path: Path) -> None:
+    with two_workers(tmp_path / "data") as daemon:
+        served = (re.search(r"metadata_served .*port=(\d+)", line) for line in daemon.output)
+        port = next(int(match[1]) for match in served if match)
+        before = pids(daemon)[0]
+        os.kill(before, signal.SIGKILL)
+        await ended(before)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+        async with Admin(bootstrap_servers=daemon.address) as admin, asyncio.timeout(WITHIN_S):
+            await admin.create_topics({"orders": 2})
+        assert pids(daemon)[0] != before
+
+
+@contextmanager
+def killed_at_their_start(daemon: DaemonProcess, number: int, times: int) -> Iterator[list[int]]:
+    """The processes of a worker, each of which gets SIGKILL as soon as it is told of, the first ``times`` of them."""
+    killed: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while len(killed) < times and not over.wait(0.002):
+            for line in list(daemon.output):
+                match = _STARTED.search(line)
+                if match and int(match[2]) == number and int(match[1]) not in killed and len(killed) < times:
+                    os.kill(int(match[1]), signal.SIGKILL)
+                    killed.append(int(match[1]))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        watching.join()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_that_is_killed_while_it_starts_is_told_of_and_started_again(tmp_path: Path, number: int) -> None:
+    daemon = DaemonProcess(tmp_path / "data", "--workers", "2", "--log-level", "info")
+    with killed_at_their_start(daemon, number, 2) as killed:
+        daemon.start()
+    try:
+        assert len(killed) == 2
+        told = [line for line in daemon.output if "worker_ended" in line]
+        assert len(told) == 2
+        assert all(f"worker={number}" in line and "status=-9" in line for line in told)
+    finally:
+        assert daemon.terminate() == 0
+
+
+def test_a_worker_that_is_killed_at_each_start_ends_the_parent_with_words(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "data", "--workers", "2", "--log-level", "info")
+    with (
+        killed_at_their_start(daemon, 0, 100) as killed,
+        pytest.raises(
+            AssertionError, match=r"(?s)ended with 1: .*worker 0 was ended by SIGKILL before it served, 5 times"
+        ),
+    ):
+        daemon.start()
+    assert len(killed) == 5
+
+
 async def test_workers_stop_with_their_parent_also_when_it_is_killed(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path / "data", "--workers", "2", "--log-level", "info").start()
     workers = pids(daemon).values()
@@ -144,6 +211,7 @@ def test_a_worker_that_cannot_serve_ends_the_start_with_its_reason(tmp_path: Pat
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "cannot serve" in done.stderr
+    assert "ended with status 1 before it served" in done.stderr
 
 
 def test_fewer_workers_than_have_partitions_are_refused(tmp_path: Path) -> None:

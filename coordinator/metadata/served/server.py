@@ -67,10 +67,13 @@ class MetadataServer:
         self._ticking: asyncio.Task[None] | None = None
         self._stop_watching: Callable[[], None] | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens; returns the address. Raises ``OSError`` when it cannot be had."""
+    async def start(self, host: str, port: int, *, is_reserved: bool = False) -> tuple[str, int]:
+        """Listens; returns the address. Raises ``OSError`` when it cannot be had.
+
+        ``is_reserved``: another process of this user has bound the port with SO_REUSEPORT, to keep it for this one.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), host, port)
+        self._server = await loop.create_server(lambda: _Connection(self), host, port, reuse_port=is_reserved or None)
         self._stop_watching = self.store.watch("", self._tell)
         self._ticking = asyncio.create_task(self._tick(), name="cohort-metadata-leases")
         taken = self._server.sockets[0].getsockname()
