@@ -41,14 +41,20 @@ from coordinator.runtime.shard import CoordinatorShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.server_connection import ServerConnection
 from protocol.messages.groups import LeaveGroupRequest
-from tests.simulation import cluster_ablations, group_ablations, record_ablations, transaction_ablations
+from tests.simulation import (
+    cluster_ablations,
+    group_ablations,
+    kafka_ablations,
+    record_ablations,
+    transaction_ablations,
+)
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_ablations import swap_by_removing_first
 from tests.simulation.safeguards import ABLATIONS, Ablation, safeguard
 
 __all__ = ["ABLATIONS", "Ablation"]
 
-_REGISTERED = (cluster_ablations, group_ablations, record_ablations, transaction_ablations)
+_REGISTERED = (cluster_ablations, group_ablations, kafka_ablations, record_ablations, transaction_ablations)
 
 
 @safeguard(

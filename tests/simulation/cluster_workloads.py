@@ -12,19 +12,27 @@ from client.consumer import Consumer
 from client.errors import CohortError
 from client.producer.producer import Producer
 from protocol.subscription import TopicPartition
-from tests.simulation import group_workloads, log_workloads, record_workloads, transaction_workloads, workloads
+from tests.simulation import (
+    group_workloads,
+    kafka_workloads,
+    log_workloads,
+    record_workloads,
+    transaction_workloads,
+    workloads,
+)
 from tests.simulation.cluster_probes import node_id
 from tests.simulation.consumers import OTHER, TOPIC, started
 from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_workload
 from tests.simulation.workloads import keep_books, new_value
 from tests.simulation.world import HostProcess, World, client_options
 
-_MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction_workloads, workloads)
+_MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction_workloads, workloads, kafka_workloads)
 """In the order in which the others are imported: what a seed draws depends on it."""
 _SHARED: Final = (
     "producing", "consuming", "coming_and_going", "committing_alone", "growing_topics", "sharing_work",
     "producing_in_bursts", "producing_without_numbers", "handling", "transacting", "transforming", "recreating_topics",
     "restarting_static_members", "administering_groups", "keeping_little", "keeping_the_last",
+    "kafka_producing", "kafka_consuming", "kafka_sharing",
 )  # fmt: skip
 _LEDGERS: Final = 6
 RENEWED: Final = "renewed"

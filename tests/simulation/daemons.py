@@ -17,8 +17,8 @@ from coordinator.nodes.registration import RegistrationRefusedError
 from tests.simulation.cluster_probes import broker_epoch
 from tests.simulation.disk import SimStorage
 from tests.simulation.etcd_members import URL, NodeEtcd
-from tests.simulation.plan import Plan
-from tests.simulation.world import PORT, HostProcess, Node, World
+from tests.simulation.plan import Plan, has_kafka
+from tests.simulation.world import KAFKA_PORT, PORT, HostProcess, Node, World
 
 _REPLACING: Final = {"disk_is_replaced", "power_takes_a_disk_with_it"}
 _TRIMMING: Final = {"keeping_little", "keeping_the_last"}
@@ -45,6 +45,9 @@ def settings(plan: Plan, node: Node) -> Settings:
         retention_check_interval_ms=700,
         producer_id_expiration_ms=2**53,  # a wall clock that leaps must not make the daemon forget
         drain_timeout_ms=2_000,
+        kafka_port=KAFKA_PORT if has_kafka(plan) else 0,
+        kafka_min_session_timeout_ms=1,
+        kafka_heartbeat_hold_ms=400,
     )
     if plan.nodes == 1:
         return alone.check()

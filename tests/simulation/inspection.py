@@ -191,6 +191,7 @@ _STAYING = (
     "upgrader",
     "pauser",
     "follower",
+    "kafka-reader",
 )
 
 

@@ -83,7 +83,7 @@ class Network:
             if host in hosts and (other is None or other in hosts) and all(not end.lost for end in pair):
                 broken += 1
                 for end in pair:
-                    end.outgoing.drop()
+                    end.outgoing.break_off()
                     end.lose_later(ConnectionResetError("connection reset"), self.latency(host))
         self.prune()
         return broken
@@ -192,9 +192,12 @@ class _Direction:
         self._pieces: deque[bytes] = deque()
         self._end: str | None = None
         self._due = False
+        self._is_broken = False
 
     def write(self, data: bytes) -> None:
         """Takes bytes."""
+        if self._is_broken:
+            return
         self._pieces.append(data)
         self.bytes += len(data)
         self._schedule(self._latency())
@@ -208,6 +211,11 @@ class _Direction:
         """Loses everything under way."""
         self._pieces.clear()
         self.bytes = 0
+
+    def break_off(self) -> None:
+        """Loses everything under way and all that is written from now on: nothing comes behind bytes that are missing."""
+        self.drop()
+        self._is_broken = True
 
     def wake(self) -> None:
         """The target reads again, or is gone."""

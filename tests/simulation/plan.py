@@ -116,6 +116,11 @@ def draw_cluster(seed: int, workloads: Sequence[str], faults: Sequence[str], nod
     )
 
 
+def has_kafka(plan: Plan) -> bool:
+    """Whether Kafka's clients take part. Without them nobody listens for them: older plans mean what they meant."""
+    return any(name.startswith("kafka_") for name in plan.workloads)
+
+
 def to_json(plan: Plan) -> str:
     """A plan as one line of JSON, which means the same when workloads or faults are added later."""
     return json.dumps(asdict(plan))

@@ -20,9 +20,11 @@ from coordinator.groups.config import GroupStep
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
+from coordinator.kafka.calls import Asked, KafkaCall
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.server.dispatch import Dispatcher, WireCall
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages import Request
 from protocol.messages.groups import (
     DeleteGroupsResponse,
     JoinGroupRequest,
@@ -93,6 +95,9 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Group, "rename", rename)
         wrap(Sender, "retrying", _retrying)
         wrap(ConsumerParticipant, "_tell", tell)
+        wrap(KafkaCall, "__init__", _kafka_call)
+        wrap(KafkaCall, "ask", _kafka_ask)
+        wrap(Asked, "answer", _kafka_answer)
         record_probes.install(wrap)
         cluster_probes.install(wrap)
         yield
@@ -125,14 +130,55 @@ def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: WireCall
         fact.expects_answer = not (isinstance(request, ProduceRequest) and request.acks == 0)
         world.history.calls.append(fact)
         world.facts[call] = fact
-        if isinstance(request, JoinGroupRequest):
-            world.history.ownership.append(
-                Ended(world.loop.time(), request.group_id, request.member_id, "asked to join again", held_by(request))
-            )
-        elif isinstance(request, LeaveGroupRequest):
-            for leaving in request.members:
-                world.history.ownership.append(Ended(world.loop.time(), request.group_id, leaving.member_id, "left"))
+        _note_request(world, request)
     return original(dispatcher, call)  # the steps that are left to do
+
+
+def _note_request(world: World, request: Request) -> None:
+    """The coordinator sees a member's ownership end."""
+    if isinstance(request, JoinGroupRequest):
+        world.history.ownership.append(
+            Ended(world.loop.time(), request.group_id, request.member_id, "asked to join again", held_by(request))
+        )
+    elif isinstance(request, LeaveGroupRequest):
+        for leaving in request.members:
+            world.history.ownership.append(Ended(world.loop.time(), request.group_id, leaving.member_id, "left"))
+
+
+def _kafka_call(original: Callable[..., None], call: KafkaCall, *args: Any) -> None:
+    """A request of a Kafka client came; it has one answer as any other."""
+    original(call, *args)
+    place = here()
+    if place is not None:
+        world, process = place
+        kind = type(call.message).__name__
+        fact = CallFact(kind, process.life, world.loop.time(), connection=call.connection)
+        world.history.calls.append(fact)
+        world.facts[call] = fact
+
+
+def _kafka_ask(original: Callable[..., Any], call: KafkaCall, handler: Any, request: Request, told: Any) -> Any:
+    """What a Kafka client asked is asked in Cohort's own terms: noted as if it had come so."""
+    place = here()
+    if place is None:
+        return original(call, handler, request, told)
+    world, process = place
+    _note_request(world, request)
+
+    def noted(asked: Asked) -> Any:
+        world.facts[asked] = CallFact(type(request).__name__, process.life, world.loop.time())
+        record_probes.note_fetch(world, process, asked)
+        return handler(asked)
+
+    return original(call, noted, request, told)
+
+
+def _kafka_answer(original: Callable[..., None], asked: Asked, response: Any) -> None:
+    place = here()
+    if place is not None and asked.open:
+        _note_answer(*place, asked, response)
+        record_probes.note_fetched(*place, asked, response)
+    original(asked, response)
 
 
 def _answer(original: Callable[..., None], call: WireCall, response: Any) -> None:
@@ -174,7 +220,7 @@ def _count(world: World, call: WireCall) -> None:
         fact.answers += 1
 
 
-def _note_answer(world: World, process: HostProcess, call: WireCall, response: Any) -> None:
+def _note_answer(world: World, process: HostProcess, call: WireCall | Asked, response: Any) -> None:
     history, now = world.history, world.loop.time()
     request = call.request
     asked_s = world.facts[call].at_s if call in world.facts else now

@@ -13,9 +13,18 @@ import msgpack
 from protocol.messages import ApiKey
 from tests.simulation.network import SimTransport
 from tests.simulation.registry import fault
-from tests.simulation.world import PORT, HostProcess, World
+from tests.simulation.world import KAFKA_PORT, PORT, HostProcess, World
 
-PRODUCING: Final = ("producer", "plain", "bursting", "cancelling", "keeper", "transactor", "transformer")
+PRODUCING: Final = (
+    "producer",
+    "plain",
+    "bursting",
+    "cancelling",
+    "keeper",
+    "transactor",
+    "transformer",
+    "kafka-producer",
+)
 """How the hosts of producers are called."""
 _ASTRAY: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
 """What of theirs comes late, twice or never."""
@@ -48,6 +57,10 @@ class Meddler:
     def __call__(self, sender: SimTransport, data: bytes) -> bool:
         """Whether the data is taken out of its connection."""
         receiver = sender.outgoing.target
+        if sender.get_extra_info("peername")[1] == KAFKA_PORT:
+            return self._kafka_request(self.malice.get(sender.process.host), sender, data)
+        if sender.get_extra_info("sockname")[1] == KAFKA_PORT:
+            return self._kafka_answer(self.malice.get(receiver.process.host), sender)
         if (malice := self.malice.get(sender.process.host)) is not None and self._is_node(receiver):
             return self._request(malice, sender, data)
         if (malice := self.malice.get(receiver.process.host)) is not None and self._is_node(sender):
@@ -81,21 +94,59 @@ class Meddler:
             world.later(delay_s / 4, lambda: self._deliver(sender, again))
         return False
 
+    def _kafka_request(self, malice: Malice | None, sender: SimTransport, frame: bytes) -> bool:
+        """Kafka's answers come in the order of the requests, so nothing is late or lost but with its connection.
+
+        That breaks, and what was on its way in it may arrive all the same.
+        """
+        api_key = int.from_bytes(frame[_LENGTH_BYTES : _LENGTH_BYTES + 2])
+        if malice is None or api_key not in _ASTRAY:
+            return False
+        if self._happens(malice.never):
+            self._break_off(sender)
+            return True
+        delay_s = self._random.random() ** 2 * 4.0
+        if self._happens(malice.late):
+            self._break_off(sender)
+            self._world.later(delay_s, lambda: self._bring_apart(sender, frame, KAFKA_PORT))
+            return True
+        if self._happens(malice.twice):
+            self._world.history.retried[sender.process.name] = None
+            self._world.later(delay_s / 4, lambda: self._bring_apart(sender, frame, KAFKA_PORT))
+        return False
+
+    def _kafka_answer(self, malice: Malice | None, sender: SimTransport) -> bool:
+        """An answer is lost with its connection, and with those that were to come behind it."""
+        if malice is None or not self._happens(malice.answer_lost / 4):
+            return False
+        self._break_off(sender)
+        return True
+
+    def _break_off(self, end: SimTransport) -> None:
+        """Both ends hear of it, each at its own time."""
+        for each in (end, end.outgoing.target):
+            each.outgoing.break_off()
+            each.lose_later(ConnectionResetError("connection reset"), self._world.network.latency(each.process.host))
+
     def _deliver(self, sender: SimTransport, frame: bytes) -> None:
         """By the connection it was sent in, behind what was sent since, or by a way of its own."""
         if not sender.lost and not sender.process.dead and self._random.random() < 0.6:
             sender.outgoing.write(frame)
             return
+        self._bring_apart(sender, frame, PORT)
+
+    def _bring_apart(self, sender: SimTransport, frame: bytes, port: int) -> None:
+        """By a way of its own, whatever became of the connection."""
         self._strays += 1
         process = HostProcess(self._world, "stray", self._strays)
         self._world.processes.append(process)
-        self._world.loop.spawn(process, _bring(self._world, sender.outgoing.target.process.host, frame))
+        self._world.loop.spawn(process, _bring(self._world, sender.outgoing.target.process.host, port, frame))
 
 
-async def _bring(world: World, host: str, frame: bytes) -> None:
+async def _bring(world: World, host: str, port: int, frame: bytes) -> None:
     """What a dead connection had in its buffers arrives all the same."""
     with suppress(OSError):
-        transport, _ = await world.loop.create_connection(asyncio.Protocol, host, PORT)
+        transport, _ = await world.loop.create_connection(asyncio.Protocol, host, port)
         transport.write(frame)
         await asyncio.sleep(5.0)
         transport.close()

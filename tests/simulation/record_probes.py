@@ -21,6 +21,7 @@ from coordinator.log.recovery import Recovered
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
+from coordinator.server.call import Call
 from coordinator.server.dispatch import Dispatcher, WireCall
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import FetchedPartition, FetchRequest, FetchResponse
@@ -149,29 +150,41 @@ _Asked = dict[Partition, tuple[int, int, int]]
 
 
 def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: WireCall) -> Any:
-    place, request = here(), call.request
-    if place is not None and isinstance(request, FetchRequest):
+    place = here()
+    if place is not None:
+        note_fetch(*place, call)
+    return original(dispatcher, call)  # the steps that are left to do
+
+
+def note_fetch(world: World, process: HostProcess, call: Call) -> None:
+    """What a fetch asks for, if it is one, and what there is when it comes."""
+    if isinstance(request := call.request, FetchRequest):
         asked: _Asked = {}
         for topic in request.topics:
             for ask in topic.partitions:
-                opened = _opened(place[1], (topic.topic, ask.partition))
+                opened = _opened(process, (topic.topic, ask.partition))
                 if opened is not None:
                     partition = (topic.topic, ask.partition)
                     asked[partition] = (ask.fetch_offset, opened.start_offset, opened.high_watermark)
-        place[0].asked[call] = asked
-    return original(dispatcher, call)  # the steps that are left to do
+        world.asked[call] = asked
 
 
 def _answer(original: Callable[..., None], call: WireCall, response: Any) -> None:
     place = here()
-    if place is not None and isinstance(response, FetchResponse):
-        asked = place[0].asked.pop(call, {})
+    if place is not None:
+        note_fetched(*place, call, response)
+    original(call, response)
+
+
+def note_fetched(world: World, process: HostProcess, call: Call, response: Any) -> None:
+    """Compares what a fetch is answered with, if it is one, with what it asked for."""
+    if isinstance(response, FetchResponse):
+        asked = world.asked.pop(call, {})
         for topic in response.responses:
             for found in topic.partitions:
                 partition = (topic.topic, found.partition_index)
                 if partition in asked:
-                    _compare(*place, partition, asked[partition], found)
-    original(call, response)
+                    _compare(world, process, partition, asked[partition], found)
 
 
 def _compare(

@@ -86,6 +86,18 @@ def test_a_seed_can_be_repeated_and_watching_changes_nothing() -> None:
     assert not any(" object at 0x" in line for line in story)
 
 
+def test_kafka_s_clients_write_and_read_everything_and_replay() -> None:
+    kafka = ("kafka_producing", "kafka_consuming", "kafka_sharing")
+    plan = Plan(seed=1, workloads=kafka, faults=(), fault_s=6.0)
+    first, again = simulate(plan), simulate(plan, verbose=True)
+    assert not first.violations, complaint(first)
+    assert first.acknowledged >= plan.records
+    assert first.handed_out > first.acknowledged  # by the group of Kafka's members, and the one of both kinds
+    assert first.trace_hash == again.trace_hash
+    owners = [event.who for event in again.events if "of mixed, its share is" in event.what]
+    assert {owner.startswith("kafka-") for owner in owners} == {True, False}
+
+
 def test_a_failing_history_shrinks_to_what_it_needs() -> None:
     def fails(plan: Plan) -> bool:
         return "consuming" in plan.workloads and {"partition", "slow_disk"} <= set(plan.faults) and plan.records > 8

@@ -16,11 +16,13 @@ from tests.simulation.etcd_members import EtcdMembers
 from tests.simulation.history import CallFact, History
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import NetProcess, Network
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Plan, has_kafka
 
 DAEMON: Final = "daemon"
 """The host of a node that is alone; several are called node1, node2 and so on."""
 PORT: Final = 7337
+KAFKA_PORT: Final = 9092
+"""Where nodes listen for Kafka's clients, in histories that have such."""
 WALL_MS: Final = 1_700_000_000_000
 
 Program = Callable[["World", "HostProcess"], Coroutine[Any, Any, None]]
@@ -117,9 +119,9 @@ class World:
         return Random(f"{self.plan.seed}/{name}")
 
     def new_id(self) -> str:
-        """A fresh id that people can read."""
+        """A fresh id that people can read; in histories with Kafka's clients it is a uuid, for these name topics by it."""
         self._ids += 1
-        return f"id{self._ids}"
+        return f"{self._ids:032x}" if has_kafka(self.plan) else f"id{self._ids}"
 
     def wall_ms(self, node: Node | None = None) -> int:
         """The wall clock of a host, which may be set."""

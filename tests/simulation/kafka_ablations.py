@@ -1,0 +1,55 @@
+"""Safeguards of the port for Kafka's clients, which only these can miss. See ``ablations``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import coordinator.kafka.batches
+from coordinator.kafka.codec import KafkaCodec
+from coordinator.kafka.fetch_sessions import _Partition
+from protocol.kafka.batch import only_batch
+from tests.simulation.safeguards import safeguard
+
+
+@safeguard(
+    "a batch of a Kafka producer is stored with its numbers",
+    "numbered_records_are_there_once",
+    workloads=("kafka_producing",),
+    faults=("requests_go_astray", "connections_reset"),
+)
+def kafka_numbers() -> Iterator[None]:
+    def without_numbers(records: bytes) -> Any:
+        return only_batch(records)._replace(producer_id=-1)
+
+    with patch.object(coordinator.kafka.batches, "only_batch", without_numbers):
+        yield
+
+
+@safeguard(
+    "Kafka's clients are answered in the order of their requests",
+    "nothing_fails_unexpectedly",
+    workloads=("kafka_producing", "kafka_consuming"),
+    faults=("connections_reset",),
+)
+def kafka_answers_in_order() -> Iterator[None]:
+    with patch.object(KafkaCodec, "answers_in_order", False):
+        yield
+
+
+@safeguard(
+    "an incremental answer has the records of a partition of which nothing else is new",
+    "groups_settle_after_the_last_fault",
+    workloads=("kafka_producing", "kafka_consuming"),
+    faults=("connections_reset",),
+)
+def kafka_session_news() -> Iterator[None]:
+    original = _Partition.has_news
+
+    def by_ends_only(partition: _Partition, data: Any) -> bool:
+        return original(partition, replace(data, records=b""))
+
+    with patch.object(_Partition, "has_news", by_ends_only):
+        yield
