@@ -142,6 +142,7 @@ class Topic:
     """What a client knows of a topic."""
 
     topic_id: bytes
+    partitions: int
     leaders: dict[int, Broker]
 
 
@@ -223,6 +224,7 @@ class KafkaClient:
         self.topics = {
             topic.name: Topic(
                 topic.topic_id,
+                len(topic.partitions),
                 {
                     each.partition_index: Broker(self._brokers[each.leader_id], each.leader_epoch)
                     for each in topic.partitions

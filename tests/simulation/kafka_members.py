@@ -41,6 +41,8 @@ from tests.simulation.world import HostProcess, World
 _GROUP: Final = "group"
 """What the connection to the coordinator is for, which is another than that for records."""
 _EARLIEST: Final = -2
+_LOOK_EVERY_S: Final = 1.0
+_OTHER_PARTITIONS: Final = "there are other partitions"
 _REJOIN: Final = frozenset(
     {
         *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID),
@@ -81,6 +83,8 @@ class KafkaMember:
         self._client = KafkaClient(process, topics, process.random.choice((1.0, 3.0)))
         self._fetcher = Fetcher(self._client)
         self._member_id = ""
+        self._dealt: dict[str, int] | None = None
+        """The numbers of partitions that this member, as the leader, dealt out last."""
         self._session_s = world.plan.session_ms / 1000
         if static and world.plan.static and self._client.versions[JOIN_GROUP] >= INSTANCES_SINCE:
             self.instance = process.host
@@ -120,14 +124,15 @@ class KafkaMember:
                 self._say(f"does not join: {error}")
                 await asyncio.sleep(0.1 * self.process.random.random())
                 continue
-            beating = asyncio.create_task(self._beat(share))
+            beating = [asyncio.create_task(self._beat(share)), asyncio.create_task(self._watch(share))]
             try:
                 await self._work(share, is_over)
             except (Trouble, NotMember) as error:
                 self._say(f"joins again: {error}")
             finally:
                 self.share = None
-                beating.cancel()
+                for each in beating:
+                    each.cancel()
         await self._leave()
         self._client.close()
 
@@ -149,7 +154,10 @@ class KafkaMember:
         self._check(joined.error_code)
         self._member_id = joined.member_id
         shares: list[SyncGroupRequestAssignment] = []
-        if joined.leader == joined.member_id and not joined.skip_assignment:
+        self._dealt = None
+        if joined.leader == joined.member_id and joined.skip_assignment:
+            self._dealt = {}  # by the process before, nobody knows of what: it is dealt out once more (KIP-814)
+        elif joined.leader == joined.member_id:
             shares = await self._assigned(joined)
         named = ("range", joined.protocol_type) if client.versions is NEW else (None, None)
         member = (self.group, joined.generation_id, joined.member_id, self.instance)
@@ -177,12 +185,27 @@ class KafkaMember:
     async def _assigned(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """Every member's share, as the leader deals them out."""
         await self._client.refresh()
-        counts = {name: len(topic.leaders) for name, topic in self._client.topics.items()}
+        self._dealt = counts = self._counts()
         members = {
             each.member_id: decode_subscription(each.metadata, each.group_instance_id) for each in joined.members
         }
         plan = RangeAssignor().assign(counts, members)
         return [SyncGroupRequestAssignment(member, encode_assignment(tps)) for member, tps in plan.items()]
+
+    def _counts(self) -> dict[str, int]:
+        return {name: topic.partitions for name, topic in self._client.topics.items()}
+
+    async def _watch(self, share: Share) -> None:
+        """A leader has its group join again when there are other partitions than it dealt out."""
+        while self._dealt is not None and self._is_in(share):
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                await self._client.refresh()
+            except Trouble as error:
+                self._say(f"does not know what partitions there are: {error}")
+                continue
+            if self._counts() != self._dealt:
+                share.over = share.over or _OTHER_PARTITIONS
 
     async def _beat(self, share: Share) -> None:
         """Shows signs of life until the share is over; the daemon may hold each for a while."""
@@ -238,7 +261,7 @@ class KafkaMember:
                 committed = await self._commit(share)
         # Told of a rebalance it gives up what it holds before it joins again, and commits first.
         positions, share.positions = share.positions, {}
-        if share.over in ("", ErrorCode.REBALANCE_IN_PROGRESS.name) and positions != committed:
+        if share.over in ("", _OTHER_PARTITIONS, ErrorCode.REBALANCE_IN_PROGRESS.name) and positions != committed:
             share.positions = positions
             await self._commit(share)
 
