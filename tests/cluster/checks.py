@@ -7,6 +7,7 @@ what all replicas in sync have; what a group was given has to be there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tests.chaos import checks
@@ -16,11 +17,13 @@ _FAILOVER_S: Final = 20.0
 """A replica that has not heard of its leader's end for so long would have been told long since."""
 
 
-def violations(history: History) -> dict[str, list[str]]:
-    """Every check's name with what it found."""
+def violations(
+    history: History, of_clients: Callable[[History], dict[str, list[str]]] = checks.violations
+) -> dict[str, list[str]]:
+    """Every check's name with what it found; ``of_clients`` has those of one node, by default for Cohort's clients."""
     for send in lost_with_the_leader(history):
         send.offset, send.tp, send.error = -1, "", "lost with its leader"
-    return {**checks.violations(history), "delivered and gone": _delivered_and_gone(history)}
+    return {**of_clients(history), "delivered and gone": _delivered_and_gone(history)}
 
 
 def lost_with_the_leader(history: History) -> list[Send]:

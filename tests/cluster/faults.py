@@ -155,7 +155,7 @@ async def slow_replica(world: OnCluster, pick: float, duration_s: float) -> str:
 async def reset_node_connections(world: OnCluster, pick: float, duration_s: float) -> str:
     """RST to connections of a node, to others or to clients."""
     node = _picked(world, pick)
-    proxies = list(node.to_nodes.values()) if pick * 10 % 1 < 0.5 else [node.client_proxy]
+    proxies = list(node.to_nodes.values()) if pick * 10 % 1 < 0.5 else node.for_clients
     return f"node {node.number}: {sum(proxy.reset(1.0) for proxy in proxies)} connections"
 
 

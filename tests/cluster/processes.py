@@ -64,13 +64,17 @@ class Metadata:
 
 
 class Node(DaemonProcess):
-    """One daemon. Clients reach it at ``client_proxy``, others and the metadata through proxies of its own."""
+    """One daemon. Clients reach it at ``client_proxy``, others and the metadata through proxies of its own.
 
-    def __init__(self, number: int, directory: Path, options: Sequence[str]) -> None:
+    With ``kafka`` it has a port for Kafka's clients, which are told of ``kafka_proxy``.
+    """
+
+    def __init__(self, number: int, directory: Path, options: Sequence[str], *, kafka: bool = False) -> None:
         super().__init__(directory / f"node-{number}", *options)
         self.number = number
-        self.port, self.peer_port = free_ports(2)
+        self.port, self.peer_port, self.kafka_port = free_ports(3)
         self.client_proxy = Proxy(free_ports(1)[0], self.port)
+        self.kafka_proxy = Proxy(free_ports(1)[0], self.kafka_port) if kafka else None
         self.to_nodes: dict[int, Proxy] = {}
         self.to_metadata: list[Proxy] = []
         self.metadata_url = ""
@@ -81,6 +85,11 @@ class Node(DaemonProcess):
     def public_address(self) -> str:
         """Where clients are told to connect."""
         return f"127.0.0.1:{self.client_proxy.port}"
+
+    @property
+    def for_clients(self) -> list[Proxy]:
+        """Before each port for clients, Kafka's among them where there is one."""
+        return [self.client_proxy] if self.kafka_proxy is None else [self.client_proxy, self.kafka_proxy]
 
     @property
     def _routes(self) -> dict[str, int]:
@@ -94,23 +103,38 @@ class Node(DaemonProcess):
             *("--node-id", str(self.number), "--metadata", self.metadata_url, "--peer-port", str(self.peer_port)),
             *("--node-session-ms", str(SESSION_MS)),
             *("--advertised-host", "127.0.0.1", "--advertised-port", str(self.client_proxy.port)),
+            *self._for_kafka,
             *self.options,
         ]
+
+    @property
+    def _for_kafka(self) -> Sequence[str]:
+        if self.kafka_proxy is None:
+            return ()
+        told = ("--kafka-advertised-host", "127.0.0.1", "--kafka-advertised-port", str(self.kafka_proxy.port))
+        return ("--kafka-port", str(self.kafka_port), *told, "--kafka-min-session-timeout-ms", "3000")
 
 
 class Nodes:
     """The cluster. ``start`` all, then hurt single nodes and ways between them."""
 
-    def __init__(self, directory: Path, *options: str, count: int = 3, store: Store | None = None) -> None:
+    def __init__(
+        self, directory: Path, *options: str, count: int = 3, store: Store | None = None, kafka: bool = False
+    ) -> None:
         self.metadata = Metadata(directory, store or available_store())
         replicas = str(min(3, count))
         given = ("--default-replication-factor", replicas, "--offsets-replication-factor", replicas, *options)
-        self.nodes = [Node(number, directory, given) for number in range(count)]
+        self.nodes = [Node(number, directory, given, kafka=kafka) for number in range(count)]
 
     @property
     def address(self) -> str:
         """What clients are given."""
         return ",".join(node.public_address for node in self.nodes)
+
+    @property
+    def kafka_address(self) -> str:
+        """What Kafka's clients are given."""
+        return ",".join(f"127.0.0.1:{node.kafka_proxy.port}" for node in self.nodes if node.kafka_proxy is not None)
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number]
@@ -179,12 +203,13 @@ class Nodes:
 
     def cut_from_clients(self, node: Node) -> None:
         """Silently."""
-        node.client_proxy.stall("up", "down")
+        for proxy in node.for_clients:
+            proxy.stall("up", "down")
 
     async def heal(self) -> None:
         """Takes back every cut; what waited arrives now, late."""
         for node in self.nodes:
-            for proxy in (*node.to_metadata, node.client_proxy, *node.to_nodes.values()):
+            for proxy in (*node.to_metadata, *node.for_clients, *node.to_nodes.values()):
                 proxy.delay_s = 0.0
                 proxy.release()
 
@@ -194,7 +219,7 @@ class Nodes:
             proxy.reset(1.0)
 
     def _towards(self, node: Node) -> list[Proxy]:
-        return [node.client_proxy, *(other.to_nodes[node.number] for other in self.nodes if other is not node)]
+        return [*node.for_clients, *(other.to_nodes[node.number] for other in self.nodes if other is not node)]
 
     async def _refuse(self, node: Node) -> None:
         for proxy in self._towards(node):
@@ -204,7 +229,7 @@ class Nodes:
         """Ends everything; returns what was wrong with how the nodes ended."""
         wrong = await asyncio.gather(*(self._stop_node(node) for node in self.nodes))
         for node in self.nodes:
-            for proxy in (*node.to_metadata, node.client_proxy, *node.to_nodes.values()):
+            for proxy in (*node.to_metadata, *node.for_clients, *node.to_nodes.values()):
                 await proxy.close()
         await self.metadata.stop()
         return [text for text in wrong if text]
@@ -227,9 +252,11 @@ class Nodes:
 
 
 @contextlib.asynccontextmanager
-async def running(directory: Path, *options: str, store: Store | None = None) -> AsyncIterator[Nodes]:
+async def running(
+    directory: Path, *options: str, store: Store | None = None, kafka: bool = False
+) -> AsyncIterator[Nodes]:
     """Three nodes for one test; they ended well, or the test fails."""
-    nodes = Nodes(directory, *options, store=store)
+    nodes = Nodes(directory, *options, store=store, kafka=kafka)
     try:
         await nodes.start()
         yield nodes

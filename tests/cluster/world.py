@@ -7,10 +7,11 @@ import contextlib
 from collections import defaultdict
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from client import Admin, CohortError
 from tests.chaos.exactly_once.run import Transformers
+from tests.chaos.kafka.world import KafkaWorld
 from tests.chaos.ledger import now
 from tests.chaos.world import LOOKING_FOR_EXPIRED_OFFSETS, TOPICS, World
 from tests.cluster.processes import Node, Nodes
@@ -23,6 +24,8 @@ IN_SYNC_S: Final = 45.0
 class OnCluster(World):
     """What serves is three nodes. Mix it in before the world that it is to change."""
 
+    kafka: ClassVar[bool] = False
+    """Whether nodes have a port for Kafka's clients."""
     nodes: Nodes
 
     def prepare_daemon(self) -> None:
@@ -31,6 +34,7 @@ class OnCluster(World):
             self.directory,
             *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
             *LOOKING_FOR_EXPIRED_OFFSETS,
+            kafka=self.kafka,
         )
 
     @property
@@ -109,6 +113,17 @@ class OnCluster(World):
 
 class ClusterWorld(OnCluster):
     """Producers and groups of every kind."""
+
+
+class ClusterKafka(OnCluster, KafkaWorld):
+    """Producers and members of Kafka's clients, in groups that they share with Cohort's."""
+
+    kafka = True
+
+    @property
+    def kafka_address(self) -> str:
+        """Where Kafka's clients connect: the proxies of all nodes for them."""
+        return self.nodes.kafka_address
 
 
 class ClusterTransformers(OnCluster, Transformers):

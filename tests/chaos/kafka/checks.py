@@ -37,7 +37,8 @@ FAULTS_OF_THE_DAEMON: Final = frozenset(
 def owned_twice(history: History) -> list[str]:
     """In one generation a partition has one owner, or processes of one instance id that follow each other.
 
-    What a member asks to commit after another got the partition is refused.
+    What a member asks to commit after another got the partition is refused. A group without members that has committed
+    nothing is gone, and its generations begin anew.
     """
     found = []
     by_partition: dict[tuple[str, str], list[Period]] = defaultdict(list)
@@ -45,11 +46,15 @@ def owned_twice(history: History) -> list[str]:
         by_partition[period.group, period.tp].append(period)
     for (group, tp), periods in by_partition.items():
         periods.sort(key=lambda period: (period.generation, period.start))
-        owners: dict[int, str] = {}
+        owners: dict[int, Period] = {}
         for period in periods:
-            first = owners.setdefault(period.generation, period.member)
-            if first != period.member and not _same_instance(history, first, period.member):
-                found.append(f"{group} {tp}: {first} and {period.member} both owned it in {period.generation}")
+            first = owners.setdefault(period.generation, period)
+            if first.member == period.member or _same_instance(history, first.member, period.member):
+                continue
+            if _is_anew(history, first, period):
+                owners[period.generation] = period
+            else:
+                found.append(f"{group} {tp}: {first.member} and {period.member} both owned it in {period.generation}")
         found += [
             text
             for index, period in enumerate(periods)
@@ -92,6 +97,16 @@ def _commits_after(history: History, period: Period, later: list[Period]) -> lis
         and usurper.start < commit.started < again
         and commit.acknowledged < NEVER
     ]
+
+
+def _is_anew(history: History, first: Period, period: Period) -> bool:
+    """Whether the group may have been gone in between: nobody owned anything for a moment, and nothing was committed."""
+    of_group = [other for other in history.periods if other.group == first.group]
+    ends = sorted(other.end for other in of_group if first.end <= other.end <= period.start)
+    alone = any(not any(other.start <= end < other.end for other in of_group) for end in ends)
+    return alone and not any(
+        commit.group == first.group and commit.acknowledged <= period.start for commit in history.commits
+    )
 
 
 def _same_instance(history: History, one: str, other: str) -> bool:

@@ -46,6 +46,14 @@ def test_two_owners_of_one_generation_are_seen() -> None:
     assert owned_twice(story.done()) == ["alpha orders-0: a1 and a2 both owned it in 2"]
 
 
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_group_that_was_gone_begins_its_generations_anew_unless_it_had_committed(commits: bool) -> None:
+    first = (assigned(10, 1), *((delivered(11, 0, 1), commit(11.5, 0, 2), committed(11.6, 0)) if commits else ()))
+    story = Story().member("a1", *first, at(12, "left")).member("a2", assigned(13, 1), at(90, "left"))
+    found = owned_twice(story.done())
+    assert found == (["alpha orders-0: a1 and a2 both owned it in 1"] if commits else [])
+
+
 @pytest.mark.parametrize(
     ("answer", "seen"),
     [(committed(13.6, 0), 1), (at(13.6, "commit-failed", number=0, error="UNKNOWN_MEMBER_ID"), 0)],
