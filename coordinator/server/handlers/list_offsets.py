@@ -31,7 +31,11 @@ def handler(node: Node) -> Handler:
 
 
 class ListOffsetsHandler:
-    """Finds offsets."""
+    """Finds offsets. Their leader epoch is that of the record there, at the end of a log that of its leader.
+
+    Whoever reads on from a record and commits says that epoch with the offset. One that is too late makes librdkafka take
+    what it reads next for further back: it does not commit that.
+    """
 
     def __init__(self, led: LedPartitions, tasks: Tasks) -> None:
         self._led = led
@@ -64,7 +68,8 @@ class ListOffsetsHandler:
             if ask.timestamp == LATEST_TIMESTAMP:
                 return ListedOffset(index, ErrorCode.NONE, -1, opened.readable_end(committed), epoch)
             if ask.timestamp == EARLIEST_TIMESTAMP:
-                return ListedOffset(index, ErrorCode.NONE, -1, opened.start_offset, epoch)
+                start = opened.start_offset
+                return ListedOffset(index, ErrorCode.NONE, -1, start, opened.epochs.at(start))
             timestamp = opened.max_timestamp if ask.timestamp == MAX_TIMESTAMP else ask.timestamp
             if ask.timestamp < MAX_TIMESTAMP:
                 raise TopicError(
@@ -81,7 +86,7 @@ class ListOffsetsHandler:
         if found is None:
             return ListedOffset(index, ErrorCode.NONE)
         offset, timestamp = found
-        return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
+        return ListedOffset(index, ErrorCode.NONE, timestamp, offset, opened.epochs.at(offset))
 
 
 def _check_end_is_known(opened: PartitionLog) -> None:
