@@ -39,11 +39,11 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """What a broker remembers for this reader: the offset that it asked for last, by topic id or name and partition."""
+    """What a broker remembers for this reader: the offset that it asked for last and under which leader epoch."""
 
     number: int = 0
     epoch: int = 0
-    asked: dict[tuple[str, bytes, int], int] = field(default_factory=dict)
+    asked: dict[tuple[str, bytes, int], tuple[int, int]] = field(default_factory=dict)
 
 
 class Fetcher:
@@ -86,7 +86,10 @@ class Fetcher:
         client = self._client
         try:
             names = {client.topics[topic].topic_id: topic for topic, _ in wanted}
-            asked = {(topic, client.topics[topic].topic_id, index): at for (topic, index), at in wanted.items()}
+            asked = {
+                (topic, client.topics[topic].topic_id, index): (offset, client.topics[topic].leaders[index].epoch)
+                for (topic, index), offset in wanted.items()
+            }
             request = self._request(session, asked)
             connection = await client.connection(address)
             told = await client.answered(connection, request, FetchResponse, _WAIT_MS / 1000)
@@ -111,18 +114,17 @@ class Fetcher:
                     found[partition] = read_batches(data.records or b"", wanted[partition])
         return found
 
-    def _request(self, session: Session, asked: Mapping[tuple[str, bytes, int], int]) -> FetchRequest:
+    def _request(self, session: Session, asked: Mapping[tuple[str, bytes, int], tuple[int, int]]) -> FetchRequest:
         """All that is asked, or, of a session that goes on, what is new, asked from elsewhere or not wanted any more."""
         request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=_LARGEST_BYTES)
         request.session_id, request.session_epoch = session.number, session.epoch
         by_id = self._client.versions[FETCH] >= BY_ID_SINCE
         topics: dict[str, FetchTopic] = {}
-        for (name, topic_id, index), offset in asked.items():
-            if session.asked.get((name, topic_id, index)) == offset:
+        for (name, topic_id, index), (offset, epoch) in asked.items():
+            if session.asked.get((name, topic_id, index)) == (offset, epoch):
                 continue
             if name not in topics:
                 topics[name] = FetchTopic("" if by_id else name, topic_id if by_id else bytes(16))
-            epoch = self._client.topics[name].leaders[index].epoch
             topics[name].partitions.append(FetchPartition(index, epoch, offset, partition_max_bytes=self._max_bytes))
         request.topics = list(topics.values())
         for name, topic_id, index in session.asked.keys() - asked.keys():
