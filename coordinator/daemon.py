@@ -302,13 +302,14 @@ class Daemon:
     async def _serve(self, node: Node) -> None:
         settings = self.settings
         limits, handler_of = _connection_limits(settings), handlers(node)
-        port = native_port(Dispatcher(handler_of).handle, limits.max_frame_bytes)
-        kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of, self._origins.new_id)
+        meter = for_kafka = None
         if settings.http:
             now = asyncio.get_running_loop().time
-            self._meters = [RequestMeter("native", now), KafkaRequestMeter("kafka", now)]
-            port = replace(port, meter=self._meters[0])
-            kafka = None if kafka is None else replace(kafka, meter=self._meters[1])
+            meter, for_kafka = RequestMeter("native", now), KafkaRequestMeter("kafka", now)
+            self._meters = [meter, for_kafka]
+        handle = Dispatcher(handler_of if meter is None else meter.timing(handler_of)).handle
+        port = native_port(handle, limits.max_frame_bytes, meter=meter)
+        kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of, self._origins.new_id, for_kafka)
         self._listener = Listener(limits, node.groups.close_connection, self._tasks.hurry)
         await node.groups.start()
         await node.transactions.start()  # what it loads ends transactions in logs and groups
@@ -525,11 +526,13 @@ class Daemon:
         self._disk.close()
 
 
-def _kafka_port(node: Node, handler_of: Mapping[type[Request], Handler], new_id: Callable[[], str]) -> Port[Any]:
+def _kafka_port(
+    node: Node, handler_of: Mapping[type[Request], Handler], new_id: Callable[[], str], meter: RequestMeter | None
+) -> Port[Any]:
     """The port for Kafka's clients. Raises ``ConfigurationError`` where what it needs is not installed."""
     from coordinator.kafka.port import kafka_port  # only who has such a port needs what it imports
 
-    return kafka_port(node, handler_of, new_id)
+    return kafka_port(node, handler_of, new_id, meter)
 
 
 async def _started(listener: Listener, port: Port[Any], host: str, number: int, options: str) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from client.bench import (
     many_groups,
     memory,
     metadata,
+    metrics_cost,
     produce,
     rebalance_latency,
     replication,
@@ -70,6 +71,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
     "memory": Benchmark(
         "bytes that a daemon keeps for each connection, member, group, offset, partition and producer id", memory.run
+    ),
+    "metrics_cost": Benchmark(
+        "what --http adds to the daemon's time for a heartbeat, a commit and a record; needs the extra web",
+        metrics_cost.run,
     ),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "spark": Benchmark(

@@ -18,6 +18,7 @@ from coordinator.server.call import Handler, StepsLeft
 from coordinator.server.connection import Port
 from coordinator.server.dispatch import tell_failure
 from coordinator.server.node import Node
+from coordinator.server.request_meter import RequestMeter
 from protocol.messages import Request
 
 log = get_logger()
@@ -26,8 +27,15 @@ _LIBRARIES: Final = {"google_crc32c": "google-crc32c", "cramjam": "cramjam"}
 """What batches of Kafka's clients need, by the name of the module."""
 
 
-def kafka_port(node: Node, handlers: Mapping[type[Request], Handler], new_id: Callable[[], str]) -> Port[KafkaCall]:
+def kafka_port(
+    node: Node,
+    handlers: Mapping[type[Request], Handler],
+    new_id: Callable[[], str],
+    meter: RequestMeter | None = None,
+) -> Port[KafkaCall]:
     """A port that speaks Kafka's protocol, where ``handlers`` decide; ``new_id`` makes ids that nobody guesses.
+
+    ``meter`` counts its requests, None where that is not asked for.
 
     Raises ``ConfigurationError`` when libraries are not installed that every batch of a Kafka client needs.
     """
@@ -44,13 +52,16 @@ def kafka_port(node: Node, handlers: Mapping[type[Request], Handler], new_id: Ca
     kafka = KafkaNode(node, handlers, new_id)
     heartbeats = Heartbeats(kafka)
     served = apis(kafka, heartbeats)
+    now = None if meter is None else meter.now
 
     def handle(call: KafkaCall) -> StepsLeft:
         heartbeats.give_back(call.connection.number)
+        if now is not None:
+            call.begun_s = now()
         try:
             return call.api.translator.handle(call)
         except Exception:
             tell_failure(call)
             return None
 
-    return Port(lambda: KafkaCodec(node.settings.max_frame_bytes, served), KafkaCall, handle)
+    return Port(lambda: KafkaCodec(node.settings.max_frame_bytes, served), KafkaCall, handle, meter)

@@ -50,7 +50,7 @@ class Port(Generic[CallT]):
     new_call: Callable[[Connection, RequestFrame, Request, int], CallT]
     handle: Handle[CallT]
     meter: RequestMeter | None = None
-    """Counts its requests; None where that is not asked for."""
+    """Counts its requests; None where that is not asked for. ``handle`` notes when a call that is timed begins."""
 
 
 class ConnectionOwner(Protocol):
@@ -100,7 +100,6 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._handle = port.handle
         self.meter = port.meter
-        self._now = port.meter.now if port.meter is not None else None
         self.received = 0
         """Bytes that came from the client."""
         self._arrived = 0
@@ -298,8 +297,6 @@ class Connection(asyncio.Protocol):
             self._flush()
             return
         self.client_id = call.client_id
-        if self._now is not None:
-            call.begun_s = self._now()
         steps = self._handle(call)
         if steps is not None:
             wire.busy = True

@@ -19,6 +19,7 @@ from coordinator.server.call import Call, Handler
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame
 from protocol.messages import REQUESTS, Request, Response
+from protocol.messages.groups import CARRY_ON
 
 if TYPE_CHECKING:
     from coordinator.server.connection import Connection
@@ -37,6 +38,9 @@ class WireCall:
 
     __slots__ = ("begun_s", "charge", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
 
+    begun_s: float
+    """When its handler got it, by the clock of the meter; not set where that is not asked for."""
+
     def __init__(self, connection: Connection, frame: RequestFrame, request: Request, charge: int) -> None:
         self.connection = connection
         self.correlation_id = frame.correlation_id
@@ -45,8 +49,6 @@ class WireCall:
         self.charge = charge
         self.open = True
         self.on_abandon: Callable[[], object] | None = None
-        self.begun_s = 0.0
-        """When its handler got it, by the clock of the meter; 0 where nothing is metered."""
 
     def answer(self, response: Response) -> None:
         """Sends the answer."""
@@ -56,8 +58,12 @@ class WireCall:
             self.open = False
             self.on_abandon = None
             connection.ended(pieces)
-            if connection.meter is not None:
-                connection.meter.answered(self.request, self.begun_s, response)
+            meter = connection.meter
+            if meter is not None:
+                if response is CARRY_ON:
+                    meter.carried_on += 1
+                else:
+                    meter.answered(self, response)
 
     def answer_packed(self, head: bytes, body: bytes) -> None:
         """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
@@ -96,7 +102,7 @@ class WireCall:
         connection = self.connection
         connection.ended(pieces)
         if connection.meter is not None:
-            connection.meter.ended(self.request, self.begun_s, code)
+            connection.meter.ended(self, code)
 
 
 class Dispatcher:

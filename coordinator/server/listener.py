@@ -14,6 +14,7 @@ from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.connection import Connection, Handle, Port
 from coordinator.server.dispatch import WireCall
 from coordinator.server.native_codec import CLIENT_PORT, NativeCodec, Spoken
+from coordinator.server.request_meter import RequestMeter
 from coordinator.server.unread_answers import SlowReaders, UnreadAnswers
 
 log = get_logger()
@@ -42,9 +43,14 @@ class ConnectionLimits:
     """How long a connection may take to ask for something that it is answered; None for as long as one may be idle."""
 
 
-def native_port(handle: Handle[WireCall], max_frame_bytes: int, spoken: Spoken = CLIENT_PORT) -> Port[WireCall]:
-    """A port that speaks Cohort's own protocol; ``spoken`` are the requests that it knows."""
-    return Port(lambda: NativeCodec(max_frame_bytes, spoken), WireCall, handle)
+def native_port(
+    handle: Handle[WireCall],
+    max_frame_bytes: int,
+    spoken: Spoken = CLIENT_PORT,
+    meter: RequestMeter | None = None,
+) -> Port[WireCall]:
+    """A port that speaks Cohort's own protocol; ``spoken`` are the requests that it knows, ``meter`` counts them."""
+    return Port(lambda: NativeCodec(max_frame_bytes, spoken), WireCall, handle, meter)
 
 
 class Listener:

@@ -1,13 +1,20 @@
-"""Requests of one port as numbers: how many of each API key, how long they took, which errors they were answered with."""
+"""Requests of one port as numbers: how many of each API key, how long they took, which errors they were answered with.
+
+There are more heartbeats than of all other requests together, and each takes some ten microseconds: so their good answer,
+which is one object for all of them, is counted in a plain number where it is sent, and no clock is read for it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from coordinator.histogram import Histogram
+from coordinator.server.call import Handler, StepsLeft
 from protocol.errors import ErrorCode
+from protocol.messages import Request
+from protocol.messages.groups import HeartbeatRequest
 
 _UNTIMED: Final = frozenset({"Heartbeat"})
 """Counted, not timed: there are most of them, they cost least, and how long one is held is what its member asks for."""
@@ -35,34 +42,48 @@ class _ByKind(dict[type, ApiCounts]):
 class RequestMeter:
     """Counts the requests that were answered on a port. ``now`` is a clock in seconds, ``port`` a name for the port."""
 
+    __slots__ = ("_counts", "carried_on", "now", "port")
+
     def __init__(self, port: str, now: Callable[[], float]) -> None:
         self.port = port
         self.now = now
+        self.carried_on = 0
+        """Heartbeats that were answered with ``CARRY_ON``; counted by whoever sends it, in place of ``answered``."""
         self._counts = _ByKind()
 
-    def answered(self, request: Any, begun_s: float, response: Any) -> None:
-        """A request has its answer."""
-        counts = self._counts[type(request)]  # not by _count: heartbeats come this way
+    def timing(self, handlers: Mapping[type[Request], Handler]) -> dict[type[Request], Handler]:
+        """The handlers, which note in each call when they got it; those of requests that are not timed as they are."""
+        return {
+            kind: handle if _api_name(kind) in _UNTIMED else _noting(self.now, handle)
+            for kind, handle in handlers.items()
+        }
+
+    def answered(self, call: Any, response: Any) -> None:
+        """A call has its answer."""
+        counts = self._counts[type(call.request)]
         counts.requests += 1
         seconds = counts.seconds
         if seconds is not None:
-            seconds.observe(self.now() - begun_s)
+            seconds.observe(self.now() - call.begun_s)
         if getattr(response, "error_code", 0):
             counts.errors[response.error_code] += 1
 
-    def ended(self, request: Any, begun_s: float, code: ErrorCode = ErrorCode.NONE) -> None:
-        """A request was refused as a whole with ``code``; or it has no answer, or one that was packed before."""
-        self._count(type(request), begun_s, code)
+    def ended(self, call: Any, code: ErrorCode = ErrorCode.NONE) -> None:
+        """A call was refused as a whole with ``code``; or it has no answer, or one that was packed before."""
+        self._count(type(call.request), call, code)
 
     def by_api(self) -> dict[str, ApiCounts]:
         """The counts by the name of the API key, as Kafka writes it: ``JoinGroup``."""
+        carried_on, self.carried_on = self.carried_on, 0
+        if carried_on:
+            self._counts[HeartbeatRequest].requests += carried_on
         return {_api_name(kind): counts for kind, counts in self._counts.items()}
 
-    def _count(self, kind: type, begun_s: float, code: int) -> None:
+    def _count(self, kind: type, call: Any, code: int) -> None:
         counts = self._counts[kind]
         counts.requests += 1
         if counts.seconds is not None:
-            counts.seconds.observe(self.now() - begun_s)
+            counts.seconds.observe(self.now() - call.begun_s)
         if code:
             counts.errors[code] += 1
 
@@ -70,14 +91,24 @@ class RequestMeter:
 class KafkaRequestMeter(RequestMeter):
     """The same for requests and answers that hold a message of Kafka's."""
 
-    def answered(self, request: Any, begun_s: float, response: Any) -> None:
-        """See ``RequestMeter``."""
-        self._count(type(request.message), begun_s, getattr(response.message, "error_code", 0) or 0)
+    __slots__ = ()
 
-    def ended(self, request: Any, begun_s: float, code: ErrorCode = ErrorCode.NONE) -> None:
+    def answered(self, call: Any, response: Any) -> None:
         """See ``RequestMeter``."""
-        self._count(type(request.message), begun_s, code)
+        self._count(type(call.message), call, getattr(response.message, "error_code", 0) or 0)
+
+    def ended(self, call: Any, code: ErrorCode = ErrorCode.NONE) -> None:
+        """See ``RequestMeter``."""
+        self._count(type(call.message), call, code)
 
 
 def _api_name(kind: type) -> str:
     return kind.__name__.removesuffix("Request")
+
+
+def _noting(now: Callable[[], float], handle: Handler) -> Handler:
+    def begin(call: Any) -> StepsLeft:
+        call.begun_s = now()
+        return handle(call)
+
+    return begin

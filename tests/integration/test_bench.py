@@ -65,6 +65,7 @@ METRICS = {
               "exactly_once_micro_batch_p50_ms", "two_workers_read_100_rows_per_s"},
     "memory": {*(f"{what}_bytes" for what in ("idle_connection", "member", "group", "committed_offset", "partition",
                                               "producer_id"))},
+    "metrics_cost": {"heartbeat_us", "commit_us", "record_us"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
     "kafka": {*(f"produce_{how}_us" for how in ("confluent", "aiokafka", "requests")),
               *("fetch_confluent_us", "fetch_requests_us", "fetch_columns_confluent_us"),
