@@ -8,7 +8,7 @@ version, or a body that does not parse. The length is checked before a byte of t
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +44,8 @@ _PIECE_BYTES: Final = 64 * 1024
 """Memory that frames are received into, unless they are longer."""
 _KEPT_BYTES: Final = 1024 * 1024
 """Memory for long frames beyond this size is given back when a short one comes."""
+_KEPT_PACKER_BYTES: Final = 64 * 1024
+"""A packer that has packed more is not kept: it holds on to as much memory."""
 
 
 class FrameReader:
@@ -198,6 +200,25 @@ class ResponseFrame:
     error_message: str = ""
 
 
+class _KeptPacker:
+    """Packs values one after the other: to make a packer, as ``packb`` does at every call, costs more than most answers."""
+
+    __slots__ = ("pack",)
+
+    def __init__(self) -> None:
+        self.pack: Callable[[Any], bytes] = Packer().pack
+
+    def packed(self, value: Any) -> bytes:
+        """The msgpack bytes of a value that may be large."""
+        packed = self.pack(value)
+        if len(packed) > _KEPT_PACKER_BYTES:
+            self.pack = Packer().pack
+        return packed
+
+
+_answers: Final = _KeptPacker()
+
+
 def encode_frame(payload: Any) -> bytes:
     """One frame around a plain msgpack value."""
     packed: bytes = packb(payload)
@@ -211,7 +232,7 @@ def encode_request(api_key: int, api_version: int, correlation_id: int, client_i
 
 def encode_response(correlation_id: int, body: list[Any]) -> bytes:
     """The bytes of a response, length included."""
-    packed: bytes = packb((correlation_id, body))
+    packed = _answers.packed((correlation_id, body))
     return _pack_length(len(packed)) + packed
 
 
@@ -251,7 +272,7 @@ def _is_taken_apart(array: Sequence[Any]) -> bool:
 
 def packed_response_head(correlation_id: int, size: int) -> bytes:
     """How a response begins whose body is packed already and takes ``size`` bytes."""
-    packed: bytes = packb(correlation_id)
+    packed = _answers.pack(correlation_id)
     return _pack_length(1 + len(packed) + size) + _PAIR + packed
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import framing
 from protocol.codec import pack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
@@ -218,3 +219,15 @@ def test_a_response_in_pieces_is_the_same_and_copies_nothing_long(correlation_id
     pieces = encode_response_in_pieces(correlation_id, body)
     assert b"".join(pieces) == encode_response(correlation_id, body)
     assert all(piece is LONG or len(piece) < len(LONG) for piece in pieces)
+
+
+def test_what_an_answer_was_packed_with_leaves_no_trace_in_the_next() -> None:
+    """The packer is kept: of one that fails half way nothing may stay, and of a large one not its memory."""
+    kept = framing._answers.pack
+    with pytest.raises(TypeError):
+        encode_response(1, ["half of this is packed", object()])
+    assert encode_response(1, [2]) == encode_frame((1, [2]))
+    assert framing._answers.pack is kept
+    assert encode_response(1, [LONG]) == encode_frame((1, [LONG]))
+    assert framing._answers.pack is not kept
+    assert encode_response(1, [2]) == encode_frame((1, [2]))
