@@ -16,6 +16,7 @@ from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.partitions import NO_LEADER
+from coordinator.runtime.clocks import Clocks
 from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import TimerName
 from coordinator.runtime.fair_queue import FairQueue
@@ -85,7 +86,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
         self._carry_out = carry_out
         self._cluster = cluster
         self._membership = None if cluster is None else cluster.membership
-        self._services = Services(self.replies, timers, fair_queue, wall_ms)
+        self._services = Services(self.replies, timers, fair_queue, Clocks(asyncio.get_running_loop(), wall_ms))
         self.opened: dict[int, CoordinatorShard[AnyCore]] = {}
         """The shards that have been opened since the daemon started, by partition; in a cluster those that it leads."""
         self._opening: dict[int, asyncio.Lock] = {}

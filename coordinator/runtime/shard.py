@@ -17,16 +17,15 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from coordinator.clock import now_ms
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.runtime.answer_deadline import AnswerDeadline
+from coordinator.runtime.clocks import Clocks
 from coordinator.runtime.core import Core
 from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
-    Instant,
     ReplyToken,
     RequestContext,
     Step,
@@ -82,7 +81,7 @@ class Services:
     replies: PendingReplies
     timers: CoordinatorTimers
     fair_queue: FairQueue
-    wall_ms: Callable[[], int]
+    clocks: Clocks
 
 
 CarryOut = Callable[["CoordinatorShard[AnyCore]", Any], None]
@@ -125,7 +124,7 @@ class CoordinatorShard(Generic[AnyCore]):
         self._replies = services.replies
         self._timers = ShardTimers(services.timers, topic, partition)
         self._fair_queue = services.fair_queue
-        self._wall_ms = services.wall_ms
+        self._now, self._wall_ms = services.clocks.now, services.clocks.wall_ms
         self._on_active, self._on_unreadable = on_active, on_unreadable
         self._carry_out = carry_out
         self._where = {"shard": f"{topic}-{partition}"}
@@ -269,7 +268,7 @@ class CoordinatorShard(Generic[AnyCore]):
             self._on_active(self)
 
     def _step(self, core: AnyCore, context: RequestContext = NO_REQUEST) -> Step[Any]:
-        return Step(Instant(now_ms(self._loop), self._wall_ms()), core.config, context)
+        return Step(self._now(), core.config, context)
 
     def submit(self, request: Request, context: RequestContext, was_held: bool = False) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason.
@@ -285,7 +284,7 @@ class CoordinatorShard(Generic[AnyCore]):
             self._unfinished.hold(about, partial(self.submit, request, context, was_held=True))
         elif self.state is ShardState.ACTIVE:
             try:
-                effects = core.decide(request, Step(Instant(now_ms(self._loop), self._wall_ms()), core.config, context))
+                effects = core.decide(request, Step(self._now(), core.config, context))
             except Exception as error:
                 self._on_fault(error, [context.token])
             else:
@@ -429,7 +428,16 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def _perform(self, effects: Effects) -> None:
         try:
-            self._take_effect(effects)
+            for event, fields in effects.notes:
+                log.info(event, **fields, **self._where)
+            for record in effects.records:
+                self.core.apply(record)
+            if effects.records:
+                if not self._open_records:
+                    self._loop.call_soon(self._append_open)
+                self._open_records.extend(effects.records)
+            if effects.timers:
+                self._timers.change(effects.timers)
         except Exception as error:  # some of it may have been applied, and none of it will be written
             self._on_fault(error, effects.replies.tokens())
         else:
@@ -440,18 +448,6 @@ class CoordinatorShard(Generic[AnyCore]):
     def _in_turns(self, about: str, work: Callable[[], bool]) -> None:
         """Slices of decisions, one in a turn: the shards and their groups take turns."""
         self._fair_queue.put((self.topic, self.partition, about), work, PER_TURN)
-
-    def _take_effect(self, effects: Effects) -> None:
-        for event, fields in effects.notes:
-            log.info(event, **fields, **self._where)
-        for record in effects.records:
-            self.core.apply(record)
-        if effects.records:
-            if not self._open_records:
-                self._loop.call_soon(self._append_open)
-            self._open_records.extend(effects.records)
-        if effects.timers:
-            self._timers.change(effects.timers)
 
     def _conclude(self, effects: Effects) -> None:
         if not effects.given and effects.orders is None:

@@ -101,14 +101,6 @@ class Timers(Generic[Name]):
             heapify(self._heap)
             self._queued = {name: queued for name, queued in self._queued.items() if name in self._deadlines}
 
-    def change(self, deadlines: Mapping[Name, int | None]) -> None:
-        """Sets or replaces each timer that has a deadline, cancels each that has None."""
-        for name, deadline_ms in deadlines.items():
-            if deadline_ms is None:
-                self.cancel(name)
-            else:
-                self.set(name, deadline_ms)
-
     def close(self) -> None:
         """Fires nothing any more."""
         self._closed = True
@@ -250,15 +242,14 @@ class ShardTimers:
                 self._loop.call_soon(self._change_late)
             late.update(changes)
             return
-        topic, partition, is_set = self._topic, self._partition, self._set
-        keyed: dict[TimerKey, int | None] = {}
+        topic, partition, is_set, timers = self._topic, self._partition, self._set, self._timers
         for name, deadline_ms in changes.items():
-            keyed[topic, partition, name] = deadline_ms
             if deadline_ms is None:
                 is_set.pop(name, None)
+                timers.cancel((topic, partition, name))
             else:
                 is_set[name] = None
-        self._timers.change(keyed)
+                timers.set((topic, partition, name), deadline_ms)
 
     def fired(self, name: TimerName) -> None:
         """One has come up."""

@@ -6,11 +6,12 @@ Of one that names several, each shard gets a request of its own, and the client 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from coordinator.group_coordinator import GroupCoordinator
-from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.effects import ReplyToken, RequestContext
 from coordinator.runtime.pending_replies import Asker, PendingReplies
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.server.call import Call, Handler
@@ -75,16 +76,18 @@ def _submit(
 ) -> Told:
     request, connection = call.request, call.connection
     token = replies.open(call)
-    who = RequestContext(token, call.client_id, connection.host, connection.number, connection.software)
-    told = submit(request, who)
-
-    def abandon() -> None:
-        if replies.forget(token):
-            shard.abandon(request, token)
-
+    fields = token, call.client_id, connection.host, connection.number, connection.software
+    told = submit(
+        request, tuple.__new__(RequestContext, fields)
+    )  # as RequestContext(*fields), without a call in Python
     if call.open:
-        call.on_abandon = abandon
+        call.on_abandon = partial(_abandon, replies, shard, request, token)
     return told
+
+
+def _abandon(replies: PendingReplies, shard: CoordinatorShard[Any], request: Request, token: ReplyToken) -> None:
+    if replies.forget(token):
+        shard.abandon(request, token)
 
 
 def ask_each(

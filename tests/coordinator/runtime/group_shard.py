@@ -16,6 +16,7 @@ from coordinator.groups.config import GroupConfig, GroupStep
 from coordinator.groups.core import GroupCore
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
+from coordinator.runtime.clocks import Clocks
 from coordinator.runtime.effects import Effects, RequestContext
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
@@ -189,7 +190,8 @@ async def shard_on(
         shard.decide("", lambda core, step: core.start_expiry(step, config.offsets_retention_check_interval_ms))
         deleted.erase_all(shard)
 
-    shard = CoordinatorShard(TOPIC, 0, log, new_core, Services(replies, timers, FairQueue(), wall_ms), on_active)
+    services = Services(replies, timers, FairQueue(), Clocks(asyncio.get_running_loop(), wall_ms))
+    shard = CoordinatorShard(TOPIC, 0, log, new_core, services, on_active)
     shard.start_loading()
     await shard.loaded()
     yield Bench(shard, replies, timers, gate, fatal, topics, deleted, scripted)

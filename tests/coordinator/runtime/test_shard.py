@@ -18,6 +18,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.records import CoordinatorRecord, encode_record
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
+from coordinator.runtime.clocks import Clocks
 from coordinator.runtime.effects import Effects, RequestContext, Slices
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
@@ -513,7 +514,7 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
     replies = PendingReplies(GroupCore.request_is_about)
     timers = CoordinatorTimers(asyncio.get_running_loop())
     timers.serve(TOPIC, lambda *_: None, GroupCore.WAITS_FOR_OTHERS)
-    services = Services(replies, timers, FairQueue(), lambda: 1_000_000)
+    services = Services(replies, timers, FairQueue(), Clocks(asyncio.get_running_loop(), lambda: 1_000_000))
     worked: list[tuple[int, str]] = []  # the turn of the loop, and what was done in it
     turn = 0
 
