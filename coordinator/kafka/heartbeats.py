@@ -3,9 +3,15 @@
 A client of Kafka sends one every few seconds and would hear of a rebalance at the next. Held, it is answered when the group
 needs the member, or after a while. As answers leave in the order of requests, others of the connection must not wait for it:
 with the next one it is answered as if its time were over. The member's session was renewed when it came.
+
+Some clients, kafkajs among them, handle no record while a heartbeat is under way, and would stand still for as long as it is
+held. They are older than KIP-511 and KIP-482; so it is held for clients only that say what they are, or send it in a version
+with tagged fields.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.groups import group_handler
@@ -14,6 +20,9 @@ from protocol.errors import ErrorCode
 from protocol.kafka.messages.heartbeat_request import HeartbeatRequest
 from protocol.kafka.messages.heartbeat_response import HeartbeatResponse
 from protocol.messages import groups as native
+
+_FLEXIBLE: Final = 4
+"""The first version of Heartbeat with tagged fields (KIP-482)."""
 
 
 class Heartbeats:
@@ -32,8 +41,9 @@ class Heartbeats:
     def handle(self, call: KafkaCall) -> None:
         """Answers when the group needs the member, when the time is over, or with the next request of the connection."""
         request: HeartbeatRequest = call.message
+        hold_ms = self._hold_ms if call.version >= _FLEXIBLE or call.connection.software else 0
         asked = native.HeartbeatRequest(
-            request.group_id, request.generation_id, request.member_id, request.group_instance_id, self._hold_ms
+            request.group_id, request.generation_id, request.member_id, request.group_instance_id, hold_ms
         )
         number, held = call.connection.number, self._held
 

@@ -151,6 +151,22 @@ async def test_a_held_heartbeat_gives_way_to_the_next_request_of_its_connection(
     assert third.error_code == ErrorCode.ILLEGAL_GENERATION
 
 
+@pytest.mark.parametrize(("software", "version", "is_held"), [("", 3, False), ("", 4, True), ("librdkafka", 3, True)])
+async def test_heartbeats_of_clients_that_may_wait_for_them_are_not_held(
+    wire: KafkaWire, software: str, version: int, is_held: bool
+) -> None:
+    """kafkajs, which does not say what it is, handles no record while a heartbeat is under way."""
+    first = await member(wire, "g")
+    if software:
+        await wire.ask(ApiVersionsRequest(software, "1.0"), 3)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for _ in range(1 if is_held else 5):
+        told = await wire.ask(HeartbeatRequest("g", first.generation_id, first.member_id), version)
+        assert told.error_code == ErrorCode.NONE
+    assert (loop.time() - begun > 1.4) is is_held
+
+
 async def test_heartbeats_are_answered_at_once_where_they_are_not_held() -> None:
     async with (
         Coordinator(kafka_port=-1, flush="os", kafka_heartbeat_hold_ms=0) as coordinator,
