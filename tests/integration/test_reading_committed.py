@@ -238,3 +238,13 @@ async def test_records_are_deleted_up_to_the_first_of_an_open_transaction(partit
         assert await admin.delete_records({TP: -1}) == {TP: 2}
         await partition.end(5, committed=True)
         assert await admin.delete_records({TP: -1}) == {TP: 5}
+
+
+async def test_records_are_deleted_once_the_end_marker_of_their_transaction_arrives(partition: Partition) -> None:
+    """Who is told that a transaction is committed may delete its records, though the marker is still on its way."""
+    await partition.write(b"0", b"1", producer_id=5)
+    async with Admin(partition.coordinator.address) as admin:
+        deleting = asyncio.create_task(admin.delete_records({TP: 2}))
+        await asyncio.sleep(0.2)
+        await partition.end(5, committed=True)
+        assert await deleting == {TP: 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import islice
 from typing import Final, cast
 
@@ -25,6 +26,8 @@ from protocol.messages.records import (
 log = get_logger()
 
 _ALL_RECORDS: Final = -1
+_MARKER_S: Final = 2.0
+"""How long a request waits for end markers of transactions whose records are to go."""
 
 
 def handler(node: Node) -> Handler:
@@ -35,9 +38,10 @@ def handler(node: Node) -> Handler:
 async def _delete_all(node: Node, call: Call) -> None:
     request = cast("DeleteRecordsRequest", call.request)
     asked = [(topic.name, ask) for topic in request.topics for ask in topic.partitions]
+    decided_by = asyncio.get_running_loop().time() + _MARKER_S
 
     async def delete(wanted: tuple[str, DeleteRecordsPartition], deadline: float) -> DeletedRecords:
-        return await _delete(node, *wanted, deadline)
+        return await _delete(node, *wanted, deadline, min(deadline, decided_by))
 
     def refusal(wanted: tuple[str, DeleteRecordsPartition], code: ErrorCode, text: str) -> DeletedRecords:
         return DeletedRecords(wanted[1].partition_index, -1, code, text)
@@ -53,7 +57,9 @@ async def _delete_all(node: Node, call: Call) -> None:
     await answer_each(node.tasks, call, asked, request.timeout_ms, delete, refusal, response)
 
 
-async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: float) -> DeletedRecords:
+async def _delete(
+    node: Node, name: str, ask: DeleteRecordsPartition, deadline: float, decided_by: float
+) -> DeletedRecords:
     index = ask.partition_index
     try:
         topic = node.catalog.topic(name)
@@ -71,6 +77,7 @@ async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: 
             raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is neither one nor -1 (all)")
         if asyncio.get_running_loop().time() >= deadline:
             raise TopicError(ErrorCode.REQUEST_TIMED_OUT, "other partitions took all the time; nothing was deleted")
+        await _decided(opened, offset, decided_by)
         start = await opened.delete_before(offset)
         await _deleted_everywhere(opened, start, deadline)
     except TopicError as error:
@@ -89,6 +96,29 @@ async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: 
         raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}") from error
     log.info("records_deleted", topic=name, partition=index, log_start_offset=start)
     return DeletedRecords(index, start, ErrorCode.NONE)
+
+
+async def _decided(opened: PartitionLog, offset: int, deadline: float) -> None:
+    """Waits until ``deadline`` for the fate of what was acknowledged below ``offset``.
+
+    A commit is told once it is decided, a moment before its marker is in the log (in a cluster it travels there), and who
+    was told may delete what was committed. What is open for longer is for ``delete_before`` to refuse.
+    """
+    if not opened.last_stable_offset < offset <= opened.high_watermark:
+        return
+    decided = asyncio.Event()
+
+    def look() -> None:
+        if opened.last_stable_offset >= offset:
+            decided.set()
+
+    done_listening = opened.on_advance(look)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await decided.wait()
+    finally:
+        done_listening()
 
 
 async def _deleted_everywhere(opened: PartitionLog, start: int, deadline: float) -> None:
