@@ -163,6 +163,7 @@ def _outer(header: BatchHeader, base_timestamp: int) -> KafkaBatchHeader:
 def _empty(header: BatchHeader) -> bytes:
     """A control batch that ends nothing, in the place of what was compacted or aborted: readers go on behind it.
 
+    Its record has the last of the offsets: what librdkafka commits is behind the last record that it was given.
     Batches without records, which Kafka keeps too, librdkafka takes for an answer that was too small: it asks for more bytes
     each time, and in the end reports an error.
     """
@@ -170,7 +171,7 @@ def _empty(header: BatchHeader) -> bytes:
         header.base_offset, 0, header.leader_epoch, 0, _END_MARKER, header.last_offset_delta, _NO_TIMESTAMP,
         _NO_TIMESTAMP, -1, -1, -1, 1,
     )  # fmt: skip
-    return marker.with_records(end_marker(True, -1))
+    return marker.with_records(end_marker(True, -1, header.last_offset_delta))
 
 
 def _converted(view: memoryview, position: int, header: BatchHeader) -> bytes:

@@ -507,13 +507,14 @@ def records_of(columns: Columns, base_timestamp: int) -> bytes:
     return b"".join(pieces)
 
 
-def end_marker(committed: bool, coordinator_epoch: int) -> bytes:
-    """The one record of a control batch that ends a transaction (KIP-98).
+def end_marker(committed: bool, coordinator_epoch: int, offset_delta: int = 0) -> bytes:
+    """The one record of a control batch that ends a transaction (KIP-98), ``offset_delta`` behind where the batch begins.
 
     Its key is version and type, 0 abort or 1 commit; its value is version and the epoch of the coordinator.
     """
     key, value = struct.pack(">hh", 0, committed), struct.pack(">hi", 0, coordinator_epoch)
-    fields = b"\0\0\0", packed_varint(len(key)), key, packed_varint(len(value)), value, b"\0"
+    numbers = b"\0\0" + packed_varint(offset_delta)
+    fields = numbers, packed_varint(len(key)), key, packed_varint(len(value)), value, b"\0"
     content = b"".join(fields)
     return packed_varint(len(content)) + content
 

@@ -185,6 +185,8 @@ def test_offsets_of_which_nothing_is_left_are_covered() -> None:
     assert theirs.is_control_batch
     assert read_back.record_count == 1  # an answer with none librdkafka takes for one that was too small
     assert theirs.next_offset == 71
+    (record,) = theirs
+    assert record.offset == 70  # librdkafka's position is behind the last record, and is what it commits
     assert in_columns(header.pack() + body) == header.pack() + body
 
 
