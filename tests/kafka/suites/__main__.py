@@ -10,7 +10,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.daemon_process import DaemonProcess
@@ -19,11 +19,15 @@ from tests.kafka.suites.checkouts import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Chec
 from tests.kafka.suites.crates import RDKAFKA, RSKAFKA
 from tests.kafka.suites.exceptions import Judgement, judged, named_for
 from tests.kafka.suites.go_modules import FRANZ_GO, KAFKA_GO
-from tests.kafka.suites.librdkafka import LIBRDKAFKA
+from tests.kafka.suites.librdkafka import LIBRDKAFKA, LIBRDKAFKA_CLUSTER
 from tests.kafka.suites.suite import Case, MissingError, Suite
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (FRANZ_GO, KAFKA_GO, LIBRDKAFKA, RSKAFKA, RDKAFKA, KAFKA_PYTHON, AIOKAFKA, CONFLUENT)
+    suite.name: suite
+    for suite in (
+        *(FRANZ_GO, KAFKA_GO, LIBRDKAFKA, LIBRDKAFKA_CLUSTER, RSKAFKA, RDKAFKA),
+        *(KAFKA_PYTHON, AIOKAFKA, CONFLUENT),
+    )
 }
 
 
@@ -58,13 +62,23 @@ def broker(suite: Suite, bootstrap: str | None) -> Iterator[str]:
     if "--kafka-port" not in options:
         options = ("--kafka-port", str(free_ports(1)[0]), *options)
     port = options[options.index("--kafka-port") + 1]
+    metadata, *others = free_ports(suite.nodes)
     with tempfile.TemporaryDirectory() as directory:
-        daemon = DaemonProcess(Path(directory), *options, *SETTINGS)
+        serving = () if suite.nodes == 1 else ("--serve-metadata", f"127.0.0.1:{metadata}")
+        daemons = [DaemonProcess(Path(directory, "first"), *options, *serving, *SETTINGS)]
+        for other in others:
+            asked = ("--metadata", f"cohort://127.0.0.1:{metadata}/suites")
+            daemons.append(
+                DaemonProcess(Path(directory, str(other)), *options, "--kafka-port", str(other), *asked, *SETTINGS)
+            )
         try:
-            with daemon:
+            with ExitStack() as stack:
+                for daemon in daemons:
+                    stack.enter_context(daemon)
                 yield f"localhost:{port}"
         finally:
-            print("what cohortd said:", *daemon.output[-SAID_LINES:], sep="\n  ")
+            said = [line for daemon in daemons for line in daemon.output[-SAID_LINES:]]
+            print("what cohortd said:", *said, sep="\n  ")
 
 
 SAID_LINES = 60

@@ -41,6 +41,7 @@ class CheckoutSuite:
     seconds: float
     checkout: Path | None = None
     daemon_options: tuple[str, ...] = ()
+    nodes: int = 1
 
     def at(self, checkout: Path) -> CheckoutSuite:
         """The same in a directory where the repository was checked out."""
@@ -118,17 +119,17 @@ _REGISTRY: Final = (
 """What confluent-kafka-python's fixtures import for its schema registry, which is not asked here."""
 KAFKA_PYTHON: Final = CheckoutSuite(
     name="kafka-python",
-    repository="github.com/dpkp/kafka-python at 3.0.12",
+    repository="github.com/dpkp/kafka-python at 3.0.11",
     requirements=(".", "pytest", "pytest-timeout", "mock", "crc32c", "lz4", "zstandard", "python-snappy"),
     # One case takes the 60 s of the client's own bound; its settings would have a case that hangs end all others.
     arguments=("test/integration", "-p", "no:cacheprovider", "--timeout", "120", "--timeout-method", "signal"),
     environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": "/tmp"},
-    seconds=600,
+    seconds=1_500,  # six minutes alone
     daemon_options=("--default-partitions", "4", "--kafka-min-session-timeout-ms", "3000"),
 )
 AIOKAFKA: Final = CheckoutSuite(
     name="aiokafka",
-    repository="github.com/aio-libs/aiokafka at 0.14.0",
+    repository="github.com/aio-libs/aiokafka at v0.14.0",
     requirements=(
         "aiokafka[lz4,snappy,zstd]==0.14.0",
         "pytest",
@@ -149,7 +150,7 @@ AIOKAFKA: Final = CheckoutSuite(
 )
 CONFLUENT: Final = CheckoutSuite(
     name="confluent-kafka-python",
-    repository="github.com/confluentinc/confluent-kafka-python at 2.16.1",
+    repository="github.com/confluentinc/confluent-kafka-python at v2.15.0",
     requirements=("confluent-kafka==2.16.1", "pytest", "pytest-timeout", "pytest-asyncio", "trivup", *_REGISTRY),
     arguments=(
         *(f"tests/integration/{part}" for part in ("admin", "consumer", "producer")),

@@ -30,6 +30,7 @@ class CrateSuite:
     daemon_options: tuple[str, ...] = ()
     updated: tuple[tuple[str, str], ...] = ()
     """Crates that today's compiler refuses as the suite's lock file names them, and the versions in their place."""
+    nodes: int = 1
 
     def prepare(self) -> Path:
         """See ``Suite``. A toolchain file of the crate's is left out: it would want a compiler of its own."""

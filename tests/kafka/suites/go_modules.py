@@ -32,6 +32,7 @@ class GoSuite:
     daemon_options: tuple[str, ...] = ()
     skipped: str = ""
     """A regular expression of the tests that are not run, as they would end the suite whatever the broker does."""
+    nodes: int = 1
 
     def prepare(self) -> Path:
         """See ``Suite``. The module cache is read-only, so the module is copied and its tests built there."""

@@ -46,6 +46,10 @@ class Suite(Protocol):
     def daemon_options(self) -> Sequence[str]:
         """What ``cohortd`` is started with for it, beside its Kafka port."""
 
+    @property
+    def nodes(self) -> int:
+        """How many of them it needs, as one cluster."""
+
     def prepare(self) -> Path:
         """Downloads and builds it if that was not done before; its directory. Raises ``MissingError``."""
 
