@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.kafka.suites import crates, go_modules
+from tests.kafka.suites import checkouts, crates, go_modules
 from tests.kafka.suites.__main__ import SUITES, report
 from tests.kafka.suites.exceptions import SOMETIMES, judged, named
 from tests.kafka.suites.suite import Case, MissingError
@@ -64,10 +64,22 @@ def test_go_s_events_become_cases() -> None:
 def test_cargo_s_lines_become_cases() -> None:
     said = (
         "test one ... ok\ntest two - should panic ... ok\ntest three ... FAILED\ntest four ... ignored\n"
-        "---- three stdout ----\nit broke\n---- other stdout ----\n"
+        "---- three stdout ----\nit broke\n\n\nfailures:\n    three\n\n     Running tests/other.rs\n---- other stdout ----\n"
     )
     found = list(crates._cases(said))
     assert [case.outcome for case in found] == ["passed", "passed", "failed", "skipped"]
     assert found[2].said.strip() == "it broke"
     with pytest.raises(MissingError, match="did not start"):
         list(crates._cases("error: no compiler"))
+
+
+def test_what_pytest_says_of_a_failure_is_found() -> None:
+    said = (
+        "==== FAILURES ====\n____ TestIt.test_one[1.5] ____\n\n    a line\n_ _ _ _ _\nanother\n"
+        "____ ERROR at setup of test_two ____\nno broker\n==== short test summary info ====\nFAILED t.py::test_one[1.5]\n"
+    )
+    told = checkouts._told(said)
+    assert {name: text.split() for name, text in told.items()} == {
+        "test_one[1.5]": ["a", "line", "_", "_", "_", "_", "_", "another"],
+        "test_two": ["no", "broker"],
+    }

@@ -91,18 +91,23 @@ class CheckoutSuite:
         for match in found:  # a case that failed may be told of twice, as may one whose end failed
             if outcomes.get(match["name"]) != "failed":
                 outcomes[match["name"]] = _OUTCOMES[match["state"]]
+        told = _told(done.stdout)
         for name, outcome in outcomes.items():
-            yield Case(name, outcome, _told(done.stdout, name))
+            yield Case(name, outcome, told.get(name.rpartition("::")[2], ""))
 
 
-def _told(said: str, name: str) -> str:
-    """What a test that failed has printed."""
-    function = name.rpartition("::")[2]
-    where = r"(?:ERROR at (?:setup|teardown) of )?"
-    found = re.search(
-        rf"^_+ {where}(?:\S+\.)?{re.escape(function)} _+$(?P<text>.*?)(?=^_+ \S+ _+$|^=+ )", said, re.M | re.S
-    )
-    return "" if found is None else found["text"][-SAID_CHARS:]
+_SECTION: Final = re.compile(r"^_+ (?:ERROR at (?:setup|teardown) of )?(?:\w+\.)*(\w+(?:\[\S*\])?) _+$", re.M)
+_SECTION_ENDS: Final = re.compile(rf"{_SECTION.pattern}|^=+ ", re.M)
+
+
+def _told(said: str) -> dict[str, str]:
+    """What tests that failed have printed, by their names without class and file; in one pass, as it may be megabytes."""
+    told: dict[str, str] = {}
+    for match in _SECTION.finditer(said):
+        end = _SECTION_ENDS.search(said, match.end())
+        text = said[match.end() : len(said) if end is None else end.start()]
+        told.setdefault(match[1], text[-SAID_CHARS:])
+    return told
 
 
 _REGISTRY: Final = (
