@@ -34,7 +34,7 @@ def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
     table = (
         Api(0, 3, 13, producers.produce(node)),
         Api(1, 4, 18, fetch.fetch(node)),
-        Api(2, 1, 9, offsets.list_offsets(node)),
+        Api(2, 1, 10, offsets.list_offsets(node)),
         Api(3, 0, 13, cluster.metadata(node)),
         Api(8, 2, 9, offsets.offset_commit(node)),
         Api(9, 1, 9, offsets.offset_fetch(node)),
