@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.kafka.suites.suite import SAID_CHARS, Case, MissingError, Outcome, cache, call, tool, unpacked
 
-_BUILD_SECONDS: Final = 1_200.0
+_BUILD_SECONDS: Final = 2_700.0  # minutes alone; other work on the machine makes many of them
 _LINE: Final = re.compile(r"^test (?P<name>\S+)(?: - should panic)? \.\.\. (?P<state>ok|FAILED|ignored)")
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}
 
