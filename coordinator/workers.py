@@ -37,7 +37,8 @@ _LONGEST_PAUSE_S: Final = 5.0
 _RUNS_WELL_S: Final = 60.0
 """After so long a worker's next end is no longer taken for a repetition of its last."""
 _STARTS: Final = 5
-"""A worker that a signal ends before it has served is started so often; one that says why it cannot serve, once."""
+"""A worker that a signal ends before it has served, or that the metadata fail meanwhile, is started so often; one that says
+why it cannot serve, once."""
 _BEYOND_STOP_S: Final = 10.0
 """What a worker gets beside its settings' time to hand over and drain before it is killed."""
 
@@ -233,6 +234,7 @@ class Workers:
         """Starts a worker, which is kept running once it has served; else the exit status, and why is said."""
         pause_s = _SHORTEST_PAUSE_S
         for attempt in range(1, _STARTS + 1):
+            metadata = self._running.get(0)  # of the others; the first one has them itself
             run = self._running[worker.number] = asyncio.create_task(worker.run())
             served = asyncio.create_task(worker.ready.wait())
             try:
@@ -243,16 +245,18 @@ class Workers:
                 self._keeping.append(asyncio.create_task(self._keep(worker)))
                 return None
             status = run.result()
-            if status >= 0:
+            lost_metadata = metadata is not None and (metadata.done() or self._running[0] is not metadata)
+            if status >= 0 and not (worker.number and lost_metadata):
                 print(f"cohortd: worker {worker.number} ended with status {status} before it served", file=sys.stderr)
                 return status or 1
             log.error("worker_ended", worker=worker.number, status=status, before_it_served=True, attempt=attempt)
             if attempt < _STARTS:
                 await asyncio.sleep(pause_s)
                 pause_s *= 2
+        ended = f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
         print(
-            f"cohortd: worker {worker.number} was ended by {_signal_name(-status)} before it served, {_STARTS} times in a "
-            "row: something of this system ends it, such as a limit of memory",
+            f"cohortd: worker {worker.number} {ended} before it served, {_STARTS} times in a row: something of this system "
+            "ends workers, such as a limit of memory",
             file=sys.stderr,
         )
         return 1

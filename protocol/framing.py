@@ -44,6 +44,8 @@ _PIECE_BYTES: Final = 64 * 1024
 """Memory that frames are received into, unless they are longer."""
 _KEPT_BYTES: Final = 1024 * 1024
 """Memory for long frames beyond this size is given back when a short one comes."""
+_TRUSTED_BYTES: Final = 8 * 1024 * 1024
+"""Memory for a long frame that is taken once its length is there; beyond it grows with what comes."""
 _KEPT_PACKER_BYTES: Final = 64 * 1024
 """A packer that has packed more is not kept: it holds on to as much memory."""
 
@@ -129,6 +131,9 @@ class FrameBuffer:
     def space(self) -> memoryview:
         """Where to receive, never empty: up to the end of a long frame, so that its successor has to be moved nowhere."""
         if self._length:
+            if self._there == len(self._long):
+                begun, self._long = self._long, bytearray(min(self._length, 2 * self._there))
+                self._long[: self._there] = begun
             return memoryview(self._long)[self._there : self._length]
         return memoryview(self._piece)[self._end :]
 
@@ -163,8 +168,8 @@ class FrameBuffer:
             view[: self._end] = view[position:end]
 
     def _begin_long(self, length: int, begun: memoryview) -> None:
-        if len(self._long) < length:
-            self._long = bytearray(length)
+        if len(self._long) < (expected := min(length, _TRUSTED_BYTES)):
+            self._long = bytearray(expected)
         self._long[: len(begun)] = begun
         self._end, self._length, self._there = 0, length, len(begun)
 

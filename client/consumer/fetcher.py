@@ -185,6 +185,8 @@ class Fetcher:
         if topology is not self._topology:
             self._topology = topology
             self._drop_moved(topology)
+        if self._shut_out:
+            self._shut_out.intersection_update(self._assignment.states.values())  # a buffer goes with its partition
         for state in self._assignment.rotation():
             if state.claim is not None or not self._wants(state):
                 continue

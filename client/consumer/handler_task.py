@@ -152,6 +152,11 @@ class PartitionWorker(HandlerTask):
         super().__init__(state, slots)
         self.woken = asyncio.Event()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its handlers run, and none will."""
+        return self.task.done()
+
     def tasks(self) -> list[HandlerTask]:
         """Those that call handlers."""
         return [self]
@@ -254,6 +259,13 @@ class KeyedWorker(PartitionWorker):
         self.lanes: dict[bytes | int, KeyLane] = {}
         self._slots = slots
         self.held_bytes = 0
+        self.has_ended = False
+        """Whether the task has ended by itself: one that the program cancels has a successor."""
+
+    @property
+    def is_over(self) -> bool:
+        """See ``PartitionWorker``."""
+        return self.has_ended
 
     @property
     def has_room(self) -> bool:

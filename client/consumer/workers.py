@@ -134,7 +134,7 @@ class Workers:
 
     def unfinished(self) -> list[PartitionWorker]:
         """Workers whose handlers go on although nothing waits for them any longer."""
-        return [worker for worker in self._workers.values() if not worker.task.done()]
+        return [worker for worker in self._workers.values() if not worker.is_over]
 
     def wait_out(self, workers: Iterable[PartitionWorker]) -> None:
         """``workers`` of an earlier call are ``unfinished``: their partitions are not handled before they have ended."""
@@ -210,12 +210,12 @@ class Workers:
         for worker in workers:
             worker.end()
         await _wait_for(workers, deadline.remaining_s())
-        late = [worker for worker in workers if not worker.task.done()]
+        late = [worker for worker in workers if not worker.is_over]
         for worker in late:
             worker.cancel()
         await _wait_for(late, _CLEAN_UP_S)
         for worker in late:
-            if not worker.task.done():
+            if not worker.is_over:
                 self._let_go(worker)
 
     def _let_go(self, worker: PartitionWorker) -> None:
@@ -353,9 +353,10 @@ class Workers:
         worker.task.add_done_callback(partial(self._dispatch_ended, worker))
 
     def _dispatch_ended(self, worker: KeyedWorker, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and not worker.ending:
-            self._start_dispatch(worker)  # the program has cancelled it; its lanes go on
+        if task.cancelled():
+            self._start_dispatch(worker)  # the program has cancelled it; its lanes go on, and are waited for
         else:
+            worker.has_ended = True
             self._closed(worker, task)
 
     async def _dispatch(self, worker: KeyedWorker) -> None:
@@ -418,6 +419,13 @@ def _task_name(state: PartitionState) -> str:
 
 
 async def _wait_for(workers: list[PartitionWorker], timeout_s: float) -> None:
-    tasks = [worker.task for worker in workers if not worker.task.done()]
-    if tasks:
-        await asyncio.wait(tasks, timeout=timeout_s)
+    """Until all have ended, or for so long."""
+    until_s = asyncio.get_running_loop().time() + timeout_s
+    while going_on := [worker for worker in workers if not worker.is_over]:
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return
+        if tasks := [worker.task for worker in going_on if not worker.task.done()]:
+            await asyncio.wait(tasks, timeout=left_s)
+        else:
+            await asyncio.sleep(0)  # that they have ended, or have other tasks, is known in this turn

@@ -26,6 +26,7 @@ UNHEARD_MS: Final = 5_000
 """A leader that hears no in-sync replica for so long, while the metadata shows them alive, hands over to one of them."""
 _LEAST_UNHEARD_MS: Final = 2_000
 """Followers fetch twice a second, and a loop may stall."""
+_OVER: Final = "this node does not lead the partition any more"
 _UNREADABLE_S: Final = 1.0
 """How long followers are given nothing of a log that could not be read."""
 
@@ -120,7 +121,7 @@ class Leading:
         deletions, self._deletions = self._deletions, []
         for _, future in deletions:
             if not future.done():
-                future.set_exception(NotLeaderError("this node does not lead the partition any more"))
+                future.set_exception(NotLeaderError(_OVER))
 
     def _listen(self) -> None:
         followed = len(self.registration.replicas) + len(self.registration.adding) > 1
@@ -247,6 +248,8 @@ class Leading:
 
     async def wait_deleted(self, offset: int) -> None:
         """Returns once no later leader brings back what lies below ``offset``. Raises ``NotLeaderError``."""
+        if self._ended:
+            raise NotLeaderError(_OVER)
         if not self.core.is_deleted(offset):
             future = asyncio.get_running_loop().create_future()
             self._deletions.append((offset, future))

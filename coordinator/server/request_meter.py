@@ -60,13 +60,7 @@ class RequestMeter:
 
     def answered(self, call: Any, response: Any) -> None:
         """A call has its answer."""
-        counts = self._counts[type(call.request)]
-        counts.requests += 1
-        seconds = counts.seconds
-        if seconds is not None:
-            seconds.observe(self.now() - call.begun_s)
-        if getattr(response, "error_code", 0):
-            counts.errors[response.error_code] += 1
+        self._count(type(call.request), call, getattr(response, "error_code", 0) or 0)
 
     def ended(self, call: Any, code: ErrorCode = ErrorCode.NONE) -> None:
         """A call was refused as a whole with ``code``; or it has no answer, or one that was packed before."""

@@ -44,6 +44,24 @@ async def read_all(consumer: Consumer, *tps: TopicPartition) -> None:
             left -= sum(map(len, (await consumer.getmany(*tps, timeout_ms=1000)).values()))
 
 
+async def test_what_is_buffered_goes_with_its_partition(address: str) -> None:
+    """Also of those that had no room beside the others, which a program with nothing left to read never makes."""
+    await create(address, shut=4)
+    partitions = [TopicPartition("shut", partition) for partition in range(4)]
+    for tp in partitions:
+        await fill(address, "shut", range(RECORDS), tp.partition)
+    async with Consumer(
+        bootstrap_servers=address,
+        auto_offset_reset="earliest",
+        fetch_max_bytes=20_000,
+        max_partition_fetch_bytes=10_000,
+    ) as consumer:
+        consumer.assign(partitions)
+        await until(lambda: bool(consumer._fetcher._shut_out))
+        consumer.assign([])
+        await until(lambda: not consumer._fetcher._shut_out)
+
+
 @pytest.mark.parametrize("paused", [True, False])
 async def test_buffers_the_program_does_not_take_leave_the_others_their_share(address: str, paused: bool) -> None:
     topic = f"shares-{paused}".lower()

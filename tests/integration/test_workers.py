@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,6 +171,28 @@ def test_a_worker_that_is_killed_while_it_starts_is_told_of_and_started_again(tm
         told = [line for line in daemon.output if "worker_ended" in line]
         assert len(told) == 2
         assert all(f"worker={number}" in line and "status=-9" in line for line in told)
+    finally:
+        assert daemon.terminate() == 0
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.4, 0.8])
+def test_a_start_outlasts_the_end_of_the_worker_that_has_the_metadata(tmp_path: Path, after_s: float) -> None:
+    """The second worker, which was about to register, may end with its first one: both are started again."""
+    daemon = DaemonProcess(tmp_path / "data", "--workers", "2", "--log-level", "info")
+
+    def kill_the_first() -> None:
+        until_s = time.monotonic() + WITHIN_S
+        while 1 not in pids(daemon) and time.monotonic() < until_s:
+            time.sleep(0.002)
+        time.sleep(after_s)
+        os.kill(pids(daemon)[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_first)
+    killer.start()
+    try:
+        daemon.start()
+        killer.join()
+        assert any("worker_ended" in line and "worker=0" in line for line in daemon.output)
     finally:
         assert daemon.terminate() == 0
 

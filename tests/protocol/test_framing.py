@@ -134,6 +134,14 @@ def test_the_memory_of_a_long_frame_serves_the_next_one_and_is_given_back_when_a
     assert buffer.space().obj is not first.obj
 
 
+def test_memory_for_a_very_long_frame_grows_with_what_has_come_of_it() -> None:
+    buffer, payload = FrameBuffer(), bytes(range(256)) * 100_000
+    assert received(buffer, struct.pack(">I", len(payload))) == []
+    assert len(buffer.space()) == 8 * 1024 * 1024
+    assert received(buffer, payload[:-1]) == []
+    assert received(buffer, payload[-1:]) == [payload]
+
+
 @pytest.mark.parametrize("length", [0, 100_001, 2**32 - 1])
 def test_no_memory_is_taken_for_a_frame_beyond_the_bound(length: int) -> None:
     buffer = FrameBuffer(max_frame_bytes=100_000)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, cast
 
+from coordinator.log.acknowledged import Leadership
 from coordinator.log.errors import LogError, NotLeaderError, OffsetNotInLogError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
@@ -77,9 +78,13 @@ async def _delete(
             raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is neither one nor -1 (all)")
         if asyncio.get_running_loop().time() >= deadline:
             raise TopicError(ErrorCode.REQUEST_TIMED_OUT, "other partitions took all the time; nothing was deleted")
+        leadership = opened.leadership
         await _decided(opened, offset, decided_by)
+        if node.logs.led.get((name, index)) is not opened or opened.leadership is not leadership:
+            raise NotLeaderError("this node does not lead the partition any more")
         start = await opened.delete_before(offset)
-        await _deleted_everywhere(opened, start, deadline)
+        if leadership is not None:  # also when it has ended since: then others have to be asked
+            await _deleted_everywhere(leadership, start, deadline)
     except TopicError as error:
         raise TopicError(error.code, f"{name[:60]}-{index}: {error}") from error
     except OffsetNotInLogError as error:
@@ -121,13 +126,14 @@ async def _decided(opened: PartitionLog, offset: int, deadline: float) -> None:
         done_listening()
 
 
-async def _deleted_everywhere(opened: PartitionLog, start: int, deadline: float) -> None:
-    """Until every replica in sync begins there too: another leader would bring the records back. Raises ``TopicError``."""
-    if opened.leadership is None:
-        return
+async def _deleted_everywhere(leadership: Leadership, start: int, deadline: float) -> None:
+    """Until every replica in sync begins there too: another leader would bring the records back.
+
+    Raises ``TopicError``, and ``NotLeaderError`` when the leadership is over.
+    """
     try:
         async with asyncio.timeout_at(deadline):
-            await opened.leadership.wait_deleted(start)
+            await leadership.wait_deleted(start)
     except TimeoutError as error:
         message = f"deleted here before offset {start}, and not yet by every replica in sync: ask again"
         raise TopicError(ErrorCode.REQUEST_TIMED_OUT, message) from error

@@ -66,7 +66,10 @@ class ListOffsetsHandler:
             if ask.timestamp != EARLIEST_TIMESTAMP:
                 _check_end_is_known(opened)
             if ask.timestamp == LATEST_TIMESTAMP:
-                return ListedOffset(index, ErrorCode.NONE, -1, opened.readable_end(committed), epoch)
+                end = opened.readable_end(committed)
+                if end < opened.high_watermark:  # Kafka tells its leader's epoch, which is no record's below the end
+                    epoch = opened.epochs.at(end)
+                return ListedOffset(index, ErrorCode.NONE, -1, end, epoch)
             if ask.timestamp == EARLIEST_TIMESTAMP:
                 start = opened.start_offset
                 return ListedOffset(index, ErrorCode.NONE, -1, start, opened.epochs.at(start))

@@ -92,7 +92,10 @@ KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", None]), max_size=14)
     st.lists(KEYS, min_size=1, max_size=3),
     st.integers(1, 6),
     st.lists(
-        st.sampled_from(["revoke", "lose", "pause", "wait", "seek", "restart", "cancel", "cancel all"]), max_size=10
+        st.sampled_from(
+            ["revoke", "revoke, cancel", "lose", "pause", "wait", "seek", "restart", "cancel", "cancel all"]
+        ),
+        max_size=10,
     ),
 )
 def test_whatever_happens_each_key_is_in_order_and_nothing_unfinished_is_committed(
@@ -109,8 +112,12 @@ def test_whatever_happens_each_key_is_in_order_and_nothing_unfinished_is_committ
             await asyncio.sleep(random.choice([0, 0.005, 0.02]))
             tp = random.choice(list(by_partition))
             state = bench.assignment.state(tp)
-            if event == "revoke":
-                done = (await bench.revoke(tp, grace_ms=random.choice([0, 10, 100])))[tp]
+            if event in ("revoke", "revoke, cancel"):
+                revocation = asyncio.create_task(bench.revoke(tp, grace_ms=random.choice([0, 10, 100])))
+                await asyncio.sleep(random.choice([0, 0.005]))
+                for task in bench.handler_tasks(tp) if event == "revoke, cancel" else ():
+                    task.cancel()
+                done = (await revocation)[tp]
                 assert not handler.running[tp]
                 assert set(range(done)) <= set(handler.finished[tp]), "what is not finished was committed"
                 bench.give(tp, done)
@@ -397,6 +404,28 @@ def test_what_the_program_cancels_comes_again_and_is_committed_then() -> None:
         assert [offset for offset in finished if offset in (1, 3, 4)] == [1, 3, 4]
         worker: Any = bench.workers._workers[T0]
         assert (worker.held_bytes, worker.lanes) == (0, {})
+        await bench.end()
+
+    simulated(program())
+
+
+def test_a_revocation_waits_for_handlers_of_keys_whatever_task_the_program_cancels_meanwhile() -> None:
+    async def program() -> None:
+        finished: list[int] = []
+
+        async def handler(record: ConsumerRecord) -> None:
+            await asyncio.sleep(1)
+            finished.append(record.offset)
+
+        bench = KeyBench({T0: [b"a", b"b"]}, handler, concurrency=2)
+        await asyncio.sleep(0.1)
+        revocation = asyncio.create_task(bench.revoke(T0, grace_ms=60_000))
+        await asyncio.sleep(0.1)
+        dispatcher, *handlers = bench.handler_tasks(T0)
+        assert len(handlers) == 2
+        dispatcher.cancel()
+        assert await revocation == {T0: 2}
+        assert sorted(finished) == [0, 1]
         await bench.end()
 
     simulated(program())

@@ -5,22 +5,30 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import pytest
+
+from coordinator.log.errors import NotLeaderError
 from coordinator.metadata.catalog import TopicError
 from coordinator.metadata.keys import registration_of
 from coordinator.nodes.membership import Standalone
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.dispatch import ErrorTexts, Tasks
+from coordinator.server.handlers import delete_records
 from coordinator.server.handlers.fetch import FetchHandler, _Wanted
 from coordinator.server.handlers.led_partitions import KnownLeader, LedPartitions
 from coordinator.server.handlers.list_offsets import ListOffsetsHandler
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.handlers.produced_batches import Inflation
+from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    DeletedRecords,
+    DeleteRecordsPartition,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -30,8 +38,9 @@ from protocol.messages.records import (
     PartitionProduceResponse,
     TopicProduceData,
 )
-from protocol.record_batch import encode_batch
+from protocol.record_batch import encode_batch, read_header
 from tests.coordinator.log.logs import append_value
+from tests.coordinator.log.transactional import transactional
 from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, carry, committed, led
 from tests.coordinator.server.produce_node import Coordinators
 
@@ -88,6 +97,24 @@ class Served:
         ask = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         listed = await self._list._list_one(TOPIC, ask, False, ErrorTexts())
         return listed.error_code, listed.offset
+
+
+async def _transaction(cluster: ReplicaCluster, node: ReplicaNode, *values: bytes) -> None:
+    """Records of a transaction that has no end marker yet, committed on all replicas."""
+    batch = transactional([b"k"] * len(values), values, [0] * len(values), 5, 0)
+    node.log().append(batch, read_header(batch))
+    await cluster.until(lambda: node.log().high_watermark == len(values))
+
+
+def _end(node: ReplicaNode) -> None:
+    node.log().end_transactions([(5, 0, True)], 0, 0)
+
+
+async def _delete(node: ReplicaNode, offset: int, *, wait_s: float) -> DeletedRecords:
+    deadline = asyncio.get_running_loop().time() + wait_s
+    return await delete_records._delete(
+        cast("Node", node), TOPIC, DeleteRecordsPartition(0, offset), deadline, deadline
+    )
 
 
 async def test_a_follower_names_the_leader(tmp_path: Path) -> None:
@@ -150,6 +177,50 @@ async def test_a_produce_that_waits_when_the_leadership_is_lost_is_told_so_with_
         told = await waiting
         assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (told.current_leader_id, told.current_leader_epoch) == (2, 1)
+
+
+async def test_records_that_only_a_former_leader_has_deleted_are_not_told_as_deleted(tmp_path: Path) -> None:
+    """The leadership moves while DeleteRecords waits for an end marker, which comes by replication then."""
+    async with led(tmp_path) as (cluster, one, two, _):
+        await _transaction(cluster, one, b"a", b"b")
+        deleting = asyncio.create_task(_delete(one, 2, wait_s=20.0))
+        await asyncio.sleep(0.05)
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=two.replicas.me, leader_epoch=1))
+        await cluster.until(lambda: two.replica().serves)
+        _end(two)
+        await cluster.until(lambda: one.log().last_stable_offset == 3)
+        with pytest.raises(TopicError) as refused:
+            await deleting
+        assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (one.log().start_offset, two.log().start_offset) == (0, 0)
+
+
+async def test_a_leadership_that_ends_before_its_followers_have_deleted_is_told(tmp_path: Path) -> None:
+    async with led(tmp_path, b"a", b"b") as (cluster, one, two, _):
+        leading = one.replica().leading
+        assert leading is not None
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=two.replicas.me, leader_epoch=1))
+        await cluster.until(lambda: one.log().leadership is None)
+        with pytest.raises(NotLeaderError):
+            await asyncio.wait_for(leading.wait_deleted(1), 20)
+
+
+async def test_the_end_of_what_is_decided_has_the_epoch_of_the_record_there(tmp_path: Path) -> None:
+    """librdkafka commits nothing that it takes for further back than what is committed: epochs come before offsets."""
+    async with led(tmp_path) as (cluster, one, two, _):
+        await _transaction(cluster, one, b"a")
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=two.replicas.me, leader_epoch=1))
+        await cluster.until(lambda: two.replica().serves)
+        append_value(two.log(), b"of the next leader")
+        await cluster.until(lambda: two.log().high_watermark == 2)
+        served, latest = Served(two), ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)
+        stable = await served._list._list_one(TOPIC, latest, True, ErrorTexts())
+        assert (stable.offset, stable.leader_epoch) == (0, 0)
+        end = await served._list._list_one(TOPIC, latest, False, ErrorTexts())
+        assert (end.offset, end.leader_epoch) == (2, 1)
 
 
 async def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed(tmp_path: Path) -> None:
