@@ -39,8 +39,6 @@ from client.transport.metadata import parse_bootstrap_servers
 from client.types.records import TopicPartition
 
 BENCH: Final = "against_kafka"
-LIKELY: Final = ("127.0.0.1:9092", "127.0.0.1:19092")
-"""Where a Kafka is looked for when none is named."""
 _CONNECT_S: Final = 5.0
 _OFFSETS: Final = "__consumer_offsets"
 _DECISIONS: Final = "__transaction_state"

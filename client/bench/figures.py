@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+LIKELY_KAFKAS: Final = ("127.0.0.1:9092", "127.0.0.1:19092")
+"""Where a Kafka is looked for when none is named."""
 _SIGNIFICANT_DIGITS: Final = 6
 
 

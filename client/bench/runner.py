@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from client.bench.figures import Figure, Kafka, Setting, Skipped
-from client.bench.registry import BENCHMARKS
+from client.bench.registry import SUMMARIES, benchmark
 from client.cli.failure import CommandError
 from client.cli.output import Output
 
@@ -33,17 +33,17 @@ async def run_benchmarks(
     _raise_descriptor_limit()
     for name in names:
         if sys.stderr.isatty():
-            output.note(f"{name}: {BENCHMARKS[name].summary} ...")
+            output.note(f"{name}: {SUMMARIES[name]} ...")
         with tempfile.TemporaryDirectory(prefix="cohort-bench-", dir=directory, ignore_cleanup_errors=True) as own:
             await _run(name, output, Setting(quick, Path(own), full, kafka))
     return 0
 
 
 async def _run(name: str, output: Output, setting: Setting) -> None:
-    benchmark = BENCHMARKS[name]
+    measured = benchmark(name)
     figures = []
     try:
-        async for figure in benchmark.run(setting):
+        async for figure in measured.run(setting):
             figures.append(figure)
             if output.as_json:
                 output.object(figure.as_object())
@@ -51,8 +51,8 @@ async def _run(name: str, output: Output, setting: Setting) -> None:
                 output.line(as_text(figure))
     except Skipped as reason:
         output.note(f"{name} is skipped: {reason}")
-    if benchmark.table is not None and figures and not output.as_json:
-        output.line(benchmark.table(figures))
+    if measured.table is not None and figures and not output.as_json:
+        output.line(measured.table(figures))
 
 
 def _require_directory(directory: Path | None) -> None:

@@ -7,10 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from client.bench import against_kafka
-from client.bench.figures import Kafka
-from client.bench.registry import BENCHMARKS
-from client.bench.runner import run_benchmarks
+from client.bench.figures import LIKELY_KAFKAS, Kafka
+from client.bench.registry import SUMMARIES
 from client.cli.failure import CommandError
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
@@ -33,8 +31,8 @@ _EXAMPLES: Final = """\
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
     """Adds ``bench``."""
-    width = max(map(len, BENCHMARKS)) + 2
-    listed = "\n".join(f"  {name:<{width}}{benchmark.summary}" for name, benchmark in BENCHMARKS.items())
+    width = max(map(len, SUMMARIES)) + 2
+    listed = "\n".join(f"  {name:<{width}}{summary}" for name, summary in SUMMARIES.items())
     parser = add_command(
         subparsers,
         "bench",
@@ -53,7 +51,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     kafka.add_argument(
         "--against",
         choices=["kafka"],
-        help=f"runs against_kafka only; looks for a Kafka at {' and '.join(against_kafka.LIKELY)} when none is named",
+        help=f"runs against_kafka only; looks for a Kafka at {' and '.join(LIKELY_KAFKAS)} when none is named",
     )
     kafka.add_argument("--kafka-bootstrap", metavar="HOST:PORT", default="", help="a Kafka that runs")
     kafka.add_argument("--kafka-jars", metavar="FILE,...", default="", help="the files of Spark's connector for Kafka")
@@ -68,12 +66,16 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
 async def bench(options: argparse.Namespace, output: Output) -> int:
     """Runs the benchmarks."""
-    names = options.names or [name for name in BENCHMARKS if name != "spark" or find_spec("pyspark")]
+    from client.bench.runner import (
+        run_benchmarks,  # only who measures waits for the import of clients and daemons' tools
+    )
+
+    names = options.names or [name for name in SUMMARIES if name != "spark" or find_spec("pyspark")]
     bootstrap = options.kafka_bootstrap
     if options.against:
         if options.names:
             raise CommandError("--against kafka is a benchmark of its own: leave the names out")
-        names, bootstrap = [against_kafka.BENCH], bootstrap or ",".join(against_kafka.LIKELY)
+        names, bootstrap = ["against_kafka"], bootstrap or ",".join(LIKELY_KAFKAS)
     kafka = Kafka(bootstrap, options.kafka_jars, options.kafka_package, options.against_kafka_source)
     return await run_benchmarks(
         names, output, quick=options.quick, full=options.full, directory=options.dir, kafka=kafka
@@ -81,6 +83,6 @@ async def bench(options: argparse.Namespace, output: Output) -> int:
 
 
 def _known(name: str) -> str:
-    if name not in BENCHMARKS:
-        raise argparse.ArgumentTypeError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    if name not in SUMMARIES:
+        raise argparse.ArgumentTypeError(f"there is no benchmark {name!r}; there are {', '.join(SUMMARIES)}")
     return name

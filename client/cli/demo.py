@@ -9,11 +9,6 @@ from typing import Any, Final
 from client.cli.failure import CommandError
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
-from client.demo.cluster_story import tell_on_cluster
-from client.demo.spark_killed_story import tell_spark_exactly_once
-from client.demo.spark_story import tell_on_spark
-from client.demo.story import tell
-from client.demo.transforming_story import tell_exactly_once
 
 _DESCRIPTION: Final = """\
 Tells the whole story on real files. Starts a daemon of its own in a temporary directory, produces every line of the
@@ -60,7 +55,13 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
 
 async def demo(options: argparse.Namespace, output: Output) -> int:
-    """Runs the demonstration."""
+    """Runs the demonstration. The stories are imported here: no other command waits for that."""
+    from client.demo.cluster_story import tell_on_cluster
+    from client.demo.spark_killed_story import tell_spark_exactly_once
+    from client.demo.spark_story import tell_on_spark
+    from client.demo.story import tell
+    from client.demo.transforming_story import tell_exactly_once
+
     if options.cluster:
         if options.spark or options.exactly_once:
             raise CommandError("--cluster is a demonstration by itself: leave out --spark and --exactly-once")

@@ -9,8 +9,8 @@ import pytest
 
 from client.bench import against_kafka, spark_kafka
 from client.bench.assign_cases import ASSIGNORS, CHANGES
-from client.bench.hostile import MAKES
-from client.bench.registry import BENCHMARKS
+from client.bench.hostile_requests import MAKES
+from client.bench.registry import SUMMARIES
 from client.cli.processes import daemon
 from tests.integration.cohort_command import cohort, objects
 
@@ -82,7 +82,7 @@ METRICS = {
 
 RUNNABLE = [
     pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(1600)] if name == "spark" else [])
-    for name in BENCHMARKS
+    for name in SUMMARIES
     if name not in (spark_kafka.BENCH, against_kafka.BENCH)  # need a Kafka: see spark/test_bench_kafka.py and below
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.bench.hostile import MAKES, attacks
+from client.bench.hostile_requests import MAKES, attacks
 from protocol.framing import LENGTH_BYTES
 from protocol.limits import least_elements, max_request_bytes, max_request_elements
 from protocol.messages import REQUESTS, ApiKey
