@@ -190,11 +190,13 @@ class Daemon:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         await self._close_coordinators()
-        await self._tasks.close(self.settings.drain_timeout_ms / 1000)
+        loop = asyncio.get_running_loop()
+        drained_s = loop.time() + self.settings.drain_timeout_ms / 1000  # one bound for requests and their answers
+        await self._tasks.close(drained_s - loop.time())
         if self._partitions is not None:
             await self._partitions.flush()
         if self._listener is not None:
-            await self._listener.close(self.settings.drain_timeout_ms / 1000)
+            await self._listener.close(max(0.0, drained_s - loop.time()))
         is_kept = self._partitions is None or await self._partitions.flush()
         await self._close_metadata()
         await self._release(is_kept)

@@ -158,7 +158,8 @@ class Listener:
             connection.stop_reading()
 
     async def close(self, timeout_s: float) -> None:
-        """Closes every connection once its answers are sent, or after ``timeout_s`` seconds in any case."""
+        """Closes every connection once its answers are sent. After ``timeout_s`` seconds, which may be 0, those are dropped
+        whose clients have not taken theirs."""
         self.stop_accepting()
         for connection in tuple(self._connections):
             connection.close()
@@ -166,8 +167,12 @@ class Listener:
             async with asyncio.timeout(timeout_s):
                 await self._all_closed.wait()
         except TimeoutError:
-            log.warning("connections_aborted_at_stop", connections=len(self._connections))
-            self.abort()
+            slow = [connection for connection in self._connections if connection.reading.unsent]
+            if slow:
+                log.warning("connections_aborted_at_stop", connections=len(slow))
+            for connection in slow:
+                connection.abort()
+            await self._all_closed.wait()  # in the next turns of the loop, as nobody has anything unsent any more
 
     def abort(self) -> None:
         """Drops every connection at once."""

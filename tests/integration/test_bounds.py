@@ -423,3 +423,22 @@ async def test_a_produce_that_fails_in_the_middle_gives_its_memory_back(
         async with asyncio.timeout(30):
             while listener.budget.used:
                 await asyncio.sleep(0.01)
+
+
+async def test_what_requests_and_their_answers_take_of_a_stop_is_counted_once(tmp_path: Path) -> None:
+    """A client reads nothing: its fetch waits for that, and then its connection does."""
+    async with World(tmp_path, drain_timeout_ms=3_000) as world, raw(world.address) as client:
+        await create(client, "orders")
+        await ask(client, produce("orders", b"v"))
+        listener, loop = world.daemon._listener, asyncio.get_running_loop()
+        assert listener is not None
+        await client.send(frame(fetch("orders", 0, 60_000, min_bytes=1_000_000), 1))
+        (connection,) = listener._connections
+        async with asyncio.timeout(30):
+            while connection.idle:
+                await asyncio.sleep(0.001)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        connection.send([b"x" * (48 << 20)])  # more than sockets hold
+        began_s = loop.time()
+        await world.daemon.stop()
+        assert 2.9 < loop.time() - began_s < 6.0

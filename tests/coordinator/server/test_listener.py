@@ -8,6 +8,7 @@ import socket
 import warnings
 
 import pytest
+import structlog
 
 from coordinator.server.call import Call
 from coordinator.server.listener import ConnectionLimits, Listener, native_port
@@ -40,3 +41,19 @@ async def test_a_connection_that_is_being_accepted_when_the_listener_stops_is_cl
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, port))
     await listener.close(1.0)
+
+
+async def test_a_stop_whose_time_is_over_drops_nobody_who_has_read_all_answers() -> None:
+    listener = Listener(LIMITS)
+    host, port = await listener.start(native_port(not_asked, 1 << 20), "127.0.0.1", 0)
+    clients = [await asyncio.open_connection(host, port) for _ in range(3)]
+    async with asyncio.timeout(10):
+        while listener.connections < len(clients):
+            await asyncio.sleep(0.001)
+    with structlog.testing.capture_logs() as told:
+        await listener.close(0.0)
+    assert listener.connections == 0
+    assert told == []
+    for reader, writer in clients:
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
