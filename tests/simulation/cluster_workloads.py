@@ -14,6 +14,7 @@ from client.producer.producer import Producer
 from protocol.subscription import TopicPartition
 from tests.simulation import (
     group_workloads,
+    kafka_transaction_workloads,
     kafka_workloads,
     log_workloads,
     record_workloads,
@@ -26,13 +27,16 @@ from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_work
 from tests.simulation.workloads import keep_books, new_value
 from tests.simulation.world import HostProcess, World, client_options
 
-_MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction_workloads, workloads, kafka_workloads)
+_MODULES: Final = (
+    *(group_workloads, log_workloads, record_workloads, transaction_workloads, workloads),
+    *(kafka_workloads, kafka_transaction_workloads),
+)
 """In the order in which the others are imported: what a seed draws depends on it."""
 _SHARED: Final = (
     "producing", "consuming", "coming_and_going", "committing_alone", "growing_topics", "sharing_work",
     "producing_in_bursts", "producing_without_numbers", "handling", "transacting", "transforming", "recreating_topics",
     "restarting_static_members", "administering_groups", "keeping_little", "keeping_the_last",
-    "kafka_producing", "kafka_consuming", "kafka_sharing",
+    "kafka_producing", "kafka_consuming", "kafka_sharing", "kafka_transacting", "kafka_transforming",
 )  # fmt: skip
 _LEDGERS: Final = 6
 RENEWED: Final = "renewed"

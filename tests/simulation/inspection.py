@@ -192,6 +192,7 @@ _STAYING = (
     "pauser",
     "follower",
     "kafka-reader",
+    "kafka-transformer",
 )
 
 

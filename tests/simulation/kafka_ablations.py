@@ -10,7 +10,10 @@ from unittest.mock import patch
 import coordinator.kafka.batches
 from coordinator.kafka.codec import KafkaCodec
 from coordinator.kafka.fetch_sessions import _Partition
+from coordinator.runtime.kept_epochs import KeptEpochs
+from protocol.errors import ErrorCode
 from protocol.kafka.batch import only_batch
+from protocol.messages.transactions import AddPartitionsToTxnResponse
 from tests.simulation.safeguards import safeguard
 
 
@@ -52,4 +55,20 @@ def kafka_session_news() -> Iterator[None]:
         return original(partition, replace(data, records=b""))
 
     with patch.object(_Partition, "has_news", by_ends_only):
+        yield
+
+
+@safeguard(
+    "leaders ask which transaction a Kafka producer means that keeps its epoch",
+    "open_in_a_log_is_known_to_its_coordinator",
+    "no_transaction_hangs",
+    workloads=("kafka_transacting",),
+    faults=("requests_go_astray", "connections_reset"),
+)
+def kafka_kept_epochs() -> Iterator[None]:
+    def ask(kept: KeptEpochs, question: Any) -> None:
+        question.answer = AddPartitionsToTxnResponse(ErrorCode.NONE, "", *question.name[1:])
+        kept._admit(question)
+
+    with patch.object(KeptEpochs, "_ask", ask):
         yield

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -35,17 +35,26 @@ Address = tuple[str, int]
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 0, 1, 2, 3, 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, API_VERSIONS, INIT_PRODUCER_ID = 11, 12, 13, 14, 18, 22
+ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 
 OLD: Final[Mapping[int, int]] = {
     PRODUCE: 7, FETCH: 10, LIST_OFFSETS: 5, METADATA: 7, OFFSET_COMMIT: 6, OFFSET_FETCH: 5, FIND_COORDINATOR: 2,
     JOIN_GROUP: 2, HEARTBEAT: 2, LEAVE_GROUP: 2, SYNC_GROUP: 2, API_VERSIONS: 2, INIT_PRODUCER_ID: 1,
+    ADD_PARTITIONS: 1, ADD_OFFSETS: 1, END_TXN: 1, TXN_OFFSET_COMMIT: 2,
 }  # fmt: skip
 """What clients of Kafka 2.1 send: topics by name, no instance ids, nothing of KIP-394."""
 NEW: Final[Mapping[int, int]] = {
     PRODUCE: 13, FETCH: 17, LIST_OFFSETS: 9, METADATA: 12, OFFSET_COMMIT: 9, OFFSET_FETCH: 9, FIND_COORDINATOR: 6,
     JOIN_GROUP: 9, HEARTBEAT: 4, LEAVE_GROUP: 5, SYNC_GROUP: 5, API_VERSIONS: 4, INIT_PRODUCER_ID: 5,
+    END_TXN: 5, TXN_OFFSET_COMMIT: 5,
 }  # fmt: skip
-"""What clients of Kafka 4 send: topics by id where they can be."""
+"""What clients of Kafka 4 send: topics by id where they can be, and an epoch for each transaction."""
+MIDDLE: Final[Mapping[int, int]] = {
+    **NEW, PRODUCE: 11, FETCH: 12, INIT_PRODUCER_ID: 4,
+    ADD_PARTITIONS: 3, ADD_OFFSETS: 3, END_TXN: 4, TXN_OFFSET_COMMIT: 4,
+}  # fmt: skip
+"""What clients of Kafka 3 send: one epoch for all transactions, another one on demand (KIP-360), and members by name in
+the offsets of transactions (KIP-447)."""
 BY_ID_SINCE: Final = 13
 """The versions of Produce and Fetch that name topics by id (KIP-516)."""
 INSTANCES_SINCE: Final = 5
@@ -70,7 +79,7 @@ class Trouble(Exception):
 class KafkaConnection(asyncio.Protocol):
     """One connection. Requests may be under way together; they are answered in order."""
 
-    def __init__(self, client_id: str, versions: Mapping[int, int]) -> None:
+    def __init__(self, client_id: Callable[[], str], versions: Mapping[int, int]) -> None:
         self.lost = False
         self._client_id = client_id
         self._versions = versions
@@ -117,7 +126,7 @@ class KafkaConnection(asyncio.Protocol):
             return answer
         key, self._correlation_id = request.API_KEY, self._correlation_id + 1
         version = self._versions[key]
-        header = encode_request_header(RequestHeader(key, version, self._correlation_id, self._client_id))
+        header = encode_request_header(RequestHeader(key, version, self._correlation_id, self._client_id()))
         payload = header + b"".join(encode(request, version))
         self._waiting.append((self._correlation_id, key, version, kind, answer))  # type: ignore[arg-type]
         self._transport.write(len(payload).to_bytes(LENGTH_BYTES) + payload)
@@ -149,9 +158,17 @@ class Topic:
 class KafkaClient:
     """What producers and members of one program share. ``timeout_s`` is how long it waits for an answer."""
 
-    def __init__(self, process: HostProcess, topics: tuple[str, ...], timeout_s: float) -> None:
+    def __init__(
+        self,
+        process: HostProcess,
+        topics: tuple[str, ...],
+        timeout_s: float,
+        versions: Mapping[int, int] | None = None,
+    ) -> None:
         self.process = process
-        self.versions = process.random.choice((OLD, NEW))
+        self.client_id = process.host
+        """What requests are sent under from now on."""
+        self.versions = process.random.choice((OLD, NEW)) if versions is None else versions
         self.timeout_s = timeout_s
         self.topics: dict[str, Topic] = {}
         self._wanted = topics
@@ -172,7 +189,7 @@ class KafkaClient:
         known = self._connections.get((address, purpose))
         if known is not None and not known.lost:
             return known
-        made = KafkaConnection(self.process.host, self.versions)
+        made = KafkaConnection(lambda: self.client_id, self.versions)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout_s):

@@ -49,10 +49,12 @@ class Session:
 class Fetcher:
     """Fetches of one reader, with a session at each broker."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: KafkaClient, *, committed: bool = False) -> None:
         self.refused: dict[Partition, str] = {}
         """Partitions that were answered with damage, or as if they ended earlier."""
         self._client = client
+        self._committed = committed
+        """Whether it reads what is committed only (read_committed)."""
         self._sessions: dict[Address, Session] = {}
         self._max_bytes = client.process.random.choice((300, 2_000, _LARGEST_BYTES))
 
@@ -117,6 +119,7 @@ class Fetcher:
     def _request(self, session: Session, asked: Mapping[tuple[str, bytes, int], tuple[int, int]]) -> FetchRequest:
         """All that is asked, or, of a session that goes on, what is new, asked from elsewhere or not wanted any more."""
         request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=_LARGEST_BYTES)
+        request.isolation_level = int(self._committed)
         request.session_id, request.session_epoch = session.number, session.epoch
         by_id = self._client.versions[FETCH] >= BY_ID_SINCE
         topics: dict[str, FetchTopic] = {}

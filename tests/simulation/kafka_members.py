@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -33,7 +33,7 @@ from protocol.subscription import (
     encode_subscription,
 )
 from tests.simulation.history import Committed, HandedOut, Partition
-from tests.simulation.kafka_client import INSTANCES_SINCE, JOIN_GROUP, NEW, KafkaClient, Trouble, name_of_code
+from tests.simulation.kafka_client import INSTANCES_SINCE, JOIN_GROUP, OLD, KafkaClient, Trouble, name_of_code
 from tests.simulation.kafka_fetches import Fetcher
 from tests.simulation.ownership import look_for_another_owner
 from tests.simulation.world import HostProcess, World
@@ -72,7 +72,14 @@ class KafkaMember:
     """A consumer of Kafka's protocol. ``Owner`` of what it reads, as Cohort's are."""
 
     def __init__(
-        self, world: World, process: HostProcess, group: str, topics: tuple[str, ...], *, static: bool = True
+        self,
+        world: World,
+        process: HostProcess,
+        group: str,
+        topics: tuple[str, ...],
+        *,
+        static: bool = True,
+        versions: Mapping[int, int] | None = None,
     ) -> None:
         self.group = group
         self.process = process
@@ -80,7 +87,7 @@ class KafkaMember:
         self.share: Share | None = None
         self._world = world
         self._topics = topics
-        self._client = KafkaClient(process, topics, process.random.choice((1.0, 3.0)))
+        self._client = KafkaClient(process, topics, process.random.choice((1.0, 3.0)), versions)
         self._fetcher = Fetcher(self._client)
         self._member_id = ""
         self._dealt: dict[str, int] | None = None
@@ -159,7 +166,7 @@ class KafkaMember:
             self._dealt = {}  # by the process before, nobody knows of what: it is dealt out once more (KIP-814)
         elif joined.leader == joined.member_id:
             shares = await self._assigned(joined)
-        named = ("range", joined.protocol_type) if client.versions is NEW else (None, None)
+        named = ("range", joined.protocol_type) if client.versions is not OLD else (None, None)
         member = (self.group, joined.generation_id, joined.member_id, self.instance)
         now_s = self._world.loop.time()
         sync = SyncGroupRequest(*member, named[1], named[0], shares)
@@ -273,7 +280,7 @@ class KafkaMember:
         if not by_topic:
             return {}
         address = await client.coordinator(self.group)
-        if client.versions is NEW:
+        if client.versions is not OLD:
             topics = [
                 fetching.OffsetFetchRequestTopics(name, partition_indexes=each) for name, each in by_topic.items()
             ]
@@ -329,7 +336,7 @@ class KafkaMember:
         if self.instance is not None or not self._member_id:
             return
         asked = leaving.LeaveGroupRequest(self.group, self._member_id)
-        if self._client.versions is NEW:
+        if self._client.versions is not OLD:
             asked = leaving.LeaveGroupRequest(self.group, members=[leaving.MemberIdentity(self._member_id)])
         try:
             await self._client.ask(await self._client.coordinator(self.group), asked, LeaveGroupResponse, _GROUP)

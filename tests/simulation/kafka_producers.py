@@ -13,7 +13,7 @@ from protocol.kafka.batch import KafkaBatchHeader
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.init_producer_id_response import InitProducerIdResponse
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.kafka.messages.produce_response import ProduceResponse
+from protocol.kafka.messages.produce_response import PartitionProduceResponse, ProduceResponse
 from protocol.kafka.varints import packed_varint
 from tests.simulation.consumers import OTHER, TOPIC
 from tests.simulation.history import Acknowledged, Partition
@@ -158,31 +158,13 @@ class KafkaProducer:
 
     async def _attempt(self, partition: Partition, batches: list[Batch]) -> list[int]:
         """One request for each batch, one behind the other; the error of each. Raises ``Trouble`` when none was sent."""
-        client, (topic, index) = self._client, partition
-        leader = await client.leader(partition)
-        topic_id = client.topics[topic].topic_id
-        by_id = client.versions[PRODUCE] >= BY_ID_SINCE
-        connection = await client.connection(leader.address)
-        answers = []
-        for batch in batches:
-            data = [PartitionProduceData(index, batch.encoded)]
-            named = TopicProduceData("" if by_id else topic, topic_id if by_id else bytes(16), data)
-            request = ProduceRequest(None, -1, int(client.timeout_s * 1000), [named])
-            answers.append(connection.send(request, ProduceResponse))
-        codes = []
-        for batch, answer in zip(batches, answers, strict=True):
-            try:
-                codes.append(self._outcome(partition, batch, await client.waited(connection, answer)))
-            except Trouble:
-                codes.append(ErrorCode.REQUEST_TIMED_OUT)
-        for code in codes:
-            if code in AGAIN:
-                client.topics.clear()
-        return codes
+        answers = await produced(self._client, partition, [batch.encoded for batch in batches])
+        return [
+            ErrorCode.REQUEST_TIMED_OUT if told is None else self._outcome(partition, batch, told)
+            for batch, told in zip(batches, answers, strict=True)
+        ]
 
-    def _outcome(self, partition: Partition, batch: Batch, answer: ProduceResponse) -> int:
-        (topic,) = answer.responses
-        (told,) = topic.partition_responses
+    def _outcome(self, partition: Partition, batch: Batch, told: PartitionProduceResponse) -> int:
         if told.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return ErrorCode.NONE  # it is there, but nobody knows where any more
         if told.error_code == ErrorCode.NONE:
@@ -191,6 +173,36 @@ class KafkaProducer:
                 fact = Acknowledged(partition, told.base_offset + number, now_s)
                 self._world.history.acknowledged[value] = fact
         return told.error_code
+
+
+async def produced(
+    client: KafkaClient, partition: Partition, batches: Sequence[bytes], transactional_id: str | None = None
+) -> list[PartitionProduceResponse | None]:
+    """One request for each batch, one behind the other; the answer to each, None for one that has not come.
+
+    Raises ``Trouble`` when none was sent.
+    """
+    topic, index = partition
+    leader = await client.leader(partition)
+    topic_id = client.topics[topic].topic_id
+    by_id = client.versions[PRODUCE] >= BY_ID_SINCE
+    connection = await client.connection(leader.address)
+    answers = []
+    for batch in batches:
+        data = [PartitionProduceData(index, batch)]
+        named = TopicProduceData("" if by_id else topic, topic_id if by_id else bytes(16), data)
+        request = ProduceRequest(transactional_id, -1, int(client.timeout_s * 1000), [named])
+        answers.append(connection.send(request, ProduceResponse))
+    told: list[PartitionProduceResponse | None] = []
+    for answer in answers:
+        try:
+            (of_topic,) = (await client.waited(connection, answer)).responses
+            told.append(of_topic.partition_responses[0])
+        except Trouble:
+            told.append(None)
+    if any(each is None or each.error_code in AGAIN for each in told):
+        client.topics.clear()
+    return told
 
 
 async def kafka_produce(world: World, process: HostProcess) -> None:

@@ -60,8 +60,21 @@ class Plan:
     leader_rebalance: Literal["no", "yes"] = "yes"
 
 
+DRAWN_APART: Final = ("kafka_transacting", "kafka_transforming")
+"""Workloads that were added later, each drawn from a stream of its own: seeds that do not draw them mean what they meant."""
+_CHANCE_APART: Final = 0.08
+
+
 def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
     """The plan of a seed, out of the workloads and faults there are."""
+    apart = [name for name in workloads if name in DRAWN_APART]
+    early = [name for name in workloads if name not in DRAWN_APART]
+    plan = _draw(seed, early or workloads, faults)
+    drawn = [name for name in apart if early and Random(f"{seed}/plan/{name}").random() < _CHANCE_APART]
+    return replace(plan, workloads=(*plan.workloads, *drawn))
+
+
+def _draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
     random = Random(f"{seed}/plan")
 
     def some(names: Sequence[str], least: int, chances: tuple[float, ...]) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ from tests.simulation.history import (
     Served,
     Told,
 )
+from tests.simulation.transaction_probes import note_kept
 from tests.simulation.world import HostProcess, World, here
 
 ALARMS = ("unexpectedly", "durable_callback_failed", "progress_listener_failed")
@@ -155,6 +156,7 @@ def _kafka_call(original: Callable[..., None], call: KafkaCall, *args: Any) -> N
         fact = CallFact(kind, process.life, world.loop.time(), connection=call.connection)
         world.history.calls.append(fact)
         world.facts[call] = fact
+        note_kept(world, call, fact)
 
 
 def _kafka_ask(original: Callable[..., Any], call: KafkaCall, handler: Any, request: Request, told: Any) -> Any:

@@ -24,6 +24,8 @@ PRODUCING: Final = (
     "transactor",
     "transformer",
     "kafka-producer",
+    "kafka-transactor",
+    "kafka-transformer",
 )
 """How the hosts of producers are called."""
 _ASTRAY: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)

@@ -17,6 +17,7 @@ from tests.simulation import faults as _faults
 from tests.simulation import group_invariants as _group_invariants
 from tests.simulation import group_workloads as _group_workloads
 from tests.simulation import invariants as _invariants
+from tests.simulation import kafka_transaction_workloads as _kafka_transaction_workloads
 from tests.simulation import kafka_workloads as _kafka_workloads
 from tests.simulation import log_invariants as _log_invariants
 from tests.simulation import log_workloads as _log_workloads
@@ -70,6 +71,7 @@ _REGISTERED = (
     ),
     *(_cluster_workloads, workloads, _group_workloads, _record_workloads, _log_workloads, _transaction_workloads),
     _kafka_workloads,
+    _kafka_transaction_workloads,
 )
 
 

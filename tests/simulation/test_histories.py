@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.plan import ASSIGNORS, Plan, draw, from_json, to_json
+from tests.simulation import kafka_transaction_workloads
+from tests.simulation.kafka_client import MIDDLE, NEW, OLD
+from tests.simulation.plan import ASSIGNORS, DRAWN_APART, Plan, draw, from_json, to_json
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
 from tests.simulation.shrink import shrink
 from tests.simulation.simulate import Outcome, plan_of, simulate
@@ -96,6 +99,28 @@ def test_kafka_s_clients_write_and_read_everything_and_replay() -> None:
     assert first.trace_hash == again.trace_hash
     owners = [event.who for event in again.events if "of mixed, its share is" in event.what]
     assert {owner.startswith("kafka-") for owner in owners} == {True, False}
+
+
+@pytest.mark.parametrize("versions", [OLD, MIDDLE, NEW], ids=["one epoch", "one epoch until asked", "epoch each"])
+def test_kafka_s_transactional_clients_of_each_kind_commit_and_abort(
+    versions: Mapping[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a group of theirs copies each record once."""
+    monkeypatch.setattr(kafka_transaction_workloads, "VERSIONS", (versions,))
+    plan = Plan(seed=1, workloads=("producing", "kafka_transacting", "kafka_transforming"), faults=(), fault_s=2.0)
+    outcome = simulate(plan, verbose=True)
+    assert not outcome.violations, complaint(outcome)
+    told = [event.what for event in outcome.events if event.who.startswith("kafka-transactor")]
+    assert sum("'committed'" in what for what in told) > 10
+    assert any("'aborted'" in what for what in told)
+
+
+def test_workloads_drawn_apart_change_no_plan_without_them() -> None:
+    early = tuple(name for name in WORKLOADS if name not in DRAWN_APART)
+    plans = [(plan_of(seed), draw(seed, early, tuple(FAULTS))) for seed in range(HISTORIES)]
+    same = [now == before for now, before in plans]
+    assert same == [not set(now.workloads) & set(DRAWN_APART) for now, _ in plans]
+    assert {*same} == {True, False}
 
 
 def test_a_failing_history_shrinks_to_what_it_needs() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 
 from tests.chaos.list_append import checks
 from tests.chaos.list_append.history import History as ListHistory
-from tests.chaos.list_append.history import read_worker
+from tests.chaos.list_append.history import Reads, read_worker
 from tests.simulation.consumers import TOPIC
 from tests.simulation.history import Erased, History, Partition, name_of
 from tests.simulation.registry import invariant
-from tests.simulation.transaction_facts import COPIES, LISTS, TRANSACTIONAL, TRANSFORMERS
+from tests.simulation.transaction_facts import LISTS, TRANSACTIONAL
 
 
 def _lists(history: History) -> ListHistory | None:
@@ -28,8 +29,34 @@ def _lists(history: History) -> ListHistory | None:
     return lists
 
 
-def _each(history: History, *looks: Callable[[ListHistory], list[str]]) -> Iterator[str]:
-    lists = _lists(history)
+def _certain(history: History) -> ListHistory | None:
+    """The same without transactions of which nobody can say which of them a request was meant for.
+
+    Kafka's producers from before KIP-890 have one epoch for all of them: what is late belongs to the one that is open when
+    it arrives, as docs/kafka-clients.md says.
+    """
+    lists, late = _lists(history), {kept.attempt for kept in history.transactions.late}
+    if lists is None or not late:
+        return lists
+    theirs = {value for name in late if name in lists.attempts for value in lists.attempts[name].sent}
+    certain = ListHistory(log=_without(lists.log, theirs), open_ends=lists.open_ends)
+    for name, attempt in lists.attempts.items():
+        if name not in late:
+            polls = [replace(poll, reads=_without(poll.reads, theirs)) for poll in attempt.polls]
+            certain.attempts[name] = replace(attempt, polls=polls)
+    return certain
+
+
+def _without(reads: Reads, values: Container[str]) -> Reads:
+    return {tp: [(offset, value) for offset, value in rows if value not in values] for tp, rows in reads.items()}
+
+
+def _each(
+    history: History,
+    *looks: Callable[[ListHistory], list[str]],
+    of: Callable[[History], ListHistory | None] = _certain,
+) -> Iterator[str]:
+    lists = of(history)
     if lists is not None:
         for look in looks:
             yield from look(lists)
@@ -56,13 +83,13 @@ def aborted_records_are_never_read(history: History) -> Iterator[str]:
 @invariant
 def what_was_read_stays(history: History) -> Iterator[str]:
     """A record that was read is in the log at the end, and readers go forward without leaving anything out."""
-    yield from _each(history, checks.inconsistent_offsets, checks.backward_polls, checks.skipped_polls)
+    yield from _each(history, checks.inconsistent_offsets, checks.backward_polls, checks.skipped_polls, of=_lists)
 
 
 @invariant
 def outcomes_told_are_true(history: History) -> Iterator[str]:
     """Who was told committed finds everything, who was told aborted finds nothing; and no circle of reads."""
-    lists = _lists(history)
+    lists = _certain(history)
     if lists is None:
         return
     there = {value for rows in lists.log.values() for _, value in rows}
@@ -102,27 +129,32 @@ def the_stable_end_never_falls(history: History) -> Iterator[str]:
         last[partition] = max(stable, last.get(partition, 0))
 
 
-def _is_exactly_once(history: History) -> bool:
-    """Whether it is promised: there are transformers, no bit of their topics was flipped, and the group's offsets have not
-    expired while none of its members was there."""
-    erased = any(isinstance(event, Erased) and event.group == TRANSFORMERS for event in history.applied)
-    damaged = any(topic in (TOPIC, COPIES) for topic, _ in history.damaged)
-    return history.transactions.transforming and history.complete and not damaged and not erased
+def _exactly_once(history: History) -> Iterator[tuple[str, str]]:
+    """Groups of which it is promised, with the topics of their copies: no bit of their topics was flipped, the group's
+    offsets have not expired while none of its members was there, and no request of a kept epoch came late."""
+    for group, copies in history.transactions.transforming.items():
+        erased = any(isinstance(event, Erased) and event.group == group for event in history.applied)
+        damaged = any(topic in (TOPIC, copies) for topic, _ in history.damaged)
+        if history.complete and not damaged and not erased and history.transactions.is_exactly_once(group):
+            yield group, copies
 
 
 @invariant
 def each_input_is_answered_once(history: History) -> Iterator[str]:
     """Whatever happened to transformers and daemon: each record of the topic has one copy, and nothing else has one."""
-    facts = history.transactions
-    if not _is_exactly_once(history):
-        return
     inputs = Counter(value for place, rows in history.log.items() if place[0] == TOPIC for _, value in rows)
-    copies = Counter(value for place, rows in facts.committed.items() if place[0] == COPIES for _, value in rows)
-    for value, number in inputs.items():
-        if copies[value + "'"] != number:
-            yield f"{value!r}, which is in {TOPIC} {number} times, has {copies[value + chr(39)]} copies"
-    for value in copies.keys() - {value + "'" for value in inputs}:
-        yield f"{value!r} is a copy of nothing"
+    for group, topic in _exactly_once(history):
+        copies = Counter(_committed(history, topic))
+        for value, number in inputs.items():
+            if copies[value + "'"] != number:
+                found = copies[value + "'"]
+                yield f"{value!r}, which is in {TOPIC} {number} times, has {found} copies of {group}"
+        for value in copies.keys() - {value + "'" for value in inputs}:
+            yield f"{value!r} of {group} is a copy of nothing"
+
+
+def _committed(history: History, topic: str) -> Iterator[str]:
+    return (value for place, rows in history.transactions.committed.items() if place[0] == topic for _, value in rows)
 
 
 @invariant
@@ -135,16 +167,14 @@ def open_in_a_log_is_known_to_its_coordinator(history: History) -> Iterator[str]
 def offsets_go_with_their_outputs(history: History) -> Iterator[str]:
     """When everything is decided, the group has committed exactly what has been copied: the copies of each partition are of
     the offsets below its committed one."""
-    facts = history.transactions
-    if not _is_exactly_once(history):
-        return
-    copies = {value for place, rows in facts.committed.items() if place[0] == COPIES for _, value in rows}
-    for partition, rows in history.log.items():
-        if partition[0] != TOPIC:
-            continue
-        committed = history.final_offsets.get((TRANSFORMERS, partition), 0)
-        for offset, value in rows:
-            copied = value + "'" in copies
-            if copied != (offset < committed):
-                what = "has a copy" if copied else "has no copy"
-                yield f"{value!r} at {offset} of {name_of(partition)} {what}, the group has committed {committed}"
+    for group, topic in _exactly_once(history):
+        copies = set(_committed(history, topic))
+        for partition, rows in history.log.items():
+            if partition[0] != TOPIC:
+                continue
+            committed = history.final_offsets.get((group, partition), 0)
+            for offset, value in rows:
+                copied = value + "'" in copies
+                if copied != (offset < committed):
+                    what = "has a copy" if copied else "has no copy"
+                    yield f"{value!r} at {offset} of {name_of(partition)} {what}, {group} has committed {committed}"

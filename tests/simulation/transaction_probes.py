@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from coordinator.kafka.calls import KafkaCall
 from coordinator.runtime.shard import ShardState
 from protocol.control_batch import decode_control_batch
 from protocol.errors import ProtocolError
 from protocol.hashing import TRANSACTION_PARTITIONS
+from protocol.kafka.messages.end_txn_request import EndTxnRequest
+from protocol.kafka.messages.produce_request import ProduceRequest
+from protocol.kafka.messages.txn_offset_commit_request import TxnOffsetCommitRequest
 from protocol.record_batch import Attributes, decode_columns, iter_batches
 from tests.simulation.consumers import TOPIC
+from tests.simulation.history import CallFact
 from tests.simulation.inspection import led, shards, transaction_shards
 from tests.simulation.record_facts import Partition
-from tests.simulation.transaction_facts import COPIES, TRANSACTIONAL, TRANSFORMERS
+from tests.simulation.transaction_facts import TRANSACTIONAL, Kept
 from tests.simulation.world import World
 
 Rows = list[tuple[int, str]]
 
+_OF_WHICHEVER_IS_OPEN = (ProduceRequest, TxnOffsetCommitRequest, EndTxnRequest)
+"""What does something to the transaction that is open when it comes."""
 _CONTROL = int(Attributes.CONTROL)
 _TRANSACTIONAL = int(Attributes.TRANSACTIONAL)
 
@@ -69,6 +76,13 @@ def look_at_coordinators(world: World) -> None:
                     facts.unknown.append(f"{at} {topic}-{index} has {each}, which no coordinator knows")
 
 
+def note_kept(world: World, call: KafkaCall, fact: CallFact) -> None:
+    """A request of a producer that keeps its epoch came, and may have been meant for a transaction that is over."""
+    kept = Kept.of(call.client_id or "") if isinstance(call.message, _OF_WHICHEVER_IS_OPEN) else None
+    if kept is not None:
+        world.history.transactions.arrives(kept, fact)
+
+
 def note_stable_offsets(world: World) -> None:
     """The last stable offset of every log as it is now."""
     for partition, (node, log) in led(world).items():
@@ -85,28 +99,28 @@ def what_is_undecided(world: World) -> list[str]:
         for (topic, index), (_, log) in led(world).items()
         if log.last_stable_offset < log.end_offset and not damaged
     ]
-    if world.history.transactions.transforming and not wrong and not _damaged(world):
-        copies = sum(len(rows) for rows in _committed(world, COPIES).values())
-        inputs = sum(len(rows) for rows in _committed(world, TOPIC).values())
-        if copies < inputs:
-            wrong.append(f"transformers have answered {copies} of {inputs} records")
-        wrong += _uncommitted(world)
+    facts = world.history.transactions
+    for group, topic in facts.transforming.items():
+        certain = facts.is_exactly_once(group)
+        if certain and not wrong and not any(name in (TOPIC, topic) for name, _ in world.history.damaged):
+            wrong = _unanswered(world, group, topic)
     return wrong
 
 
-def _uncommitted(world: World) -> list[str]:
-    """Partitions whose end the transformers have not committed."""
-    groups = [shard.core.groups.get(TRANSFORMERS) for shard in shards(world)]
-    offsets = next((group.offsets.get(TOPIC, {}) for group in groups if group is not None), {})
-    return [
-        f"{TOPIC}-{index} ends at {log.end_offset}, transformers have committed {offsets.get(index, (0,))[0]}"
-        for (topic, index), (_, log) in led(world).items()
-        if topic == TOPIC and log.end_offset > offsets.get(index, (0,))[0]
+def _unanswered(world: World, group: str, topic: str) -> list[str]:
+    """Inputs without a copy, and partitions whose end a group that transforms has not committed."""
+    wrong = []
+    copies = sum(len(rows) for rows in _committed(world, topic).values())
+    inputs = sum(len(rows) for rows in _committed(world, TOPIC).values())
+    if copies < inputs:
+        wrong.append(f"{group} have answered {copies} of {inputs} records")
+    groups = [shard.core.groups.get(group) for shard in shards(world)]
+    offsets = next((each.offsets.get(TOPIC, {}) for each in groups if each is not None), {})
+    return wrong + [
+        f"{TOPIC}-{index} ends at {log.end_offset}, {group} have committed {offsets.get(index, (0,))[0]}"
+        for (name, index), (_, log) in led(world).items()
+        if name == TOPIC and log.end_offset > offsets.get(index, (0,))[0]
     ]
-
-
-def _damaged(world: World) -> bool:
-    return any(topic in (TOPIC, COPIES) for topic, _ in world.history.damaged)
 
 
 def _committed(world: World, topic: str) -> dict[Partition, Rows]:

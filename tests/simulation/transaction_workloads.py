@@ -86,7 +86,7 @@ async def transact(name: str, world: World, process: HostProcess) -> None:
 @workload
 async def transforming(world: World) -> None:
     """A group that copies every record of a topic into another one, exactly once."""
-    world.history.transactions.transforming = True
+    world.history.transactions.transforming[TRANSFORMERS] = COPIES
     for number in range(world.plan.consumers):
         world.add_host(f"transformer{number}", transform)
     await world.calm.wait()
