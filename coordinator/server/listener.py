@@ -27,6 +27,8 @@ ANSWER_TIMEOUT_S: Final = 30.0
 """While answers wait for room in memory, a client has to read so many bytes in each time of grace, and each of its answers
 within the timeout: else those that read almost nothing could make the others wait for ever."""
 _RELIEF_PAUSE_S: Final = 0.25
+_CLOSING_S: Final = 1.0
+"""For the transports of connections that have nothing unsent, which close in the next turns of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,11 @@ class Listener:
                 log.warning("connections_aborted_at_stop", connections=len(slow))
             for connection in slow:
                 connection.abort()
-            await self._all_closed.wait()  # in the next turns of the loop, as nobody has anything unsent any more
+            try:
+                async with asyncio.timeout(_CLOSING_S):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                self.abort()
 
     def abort(self) -> None:
         """Drops every connection at once."""
