@@ -14,6 +14,14 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 _TOGETHER = ("tests/integration/spark/", "tests/etcd/", "tests/cluster/", "tests/kafka/")
 """What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others: each in one process."""
 
+_APART = tuple(
+    f"tests/integration/spark/test_{name}.py" for name in ("bench_kafka", "cluster", "demo", "driver_killed")
+)
+"""What starts the JVMs that it needs by itself: a file in one process, whichever is free."""
+
+LONG = "COHORT_LONG_TESTS"
+"""In the environment it has the tests marked ``long`` run too."""
+
 # Hypothesis fails an example that takes 200 ms of the wall clock, which any example does on a machine that is busy enough.
 # What hangs has pytest's timeout.
 settings.register_profile("cohort", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +33,14 @@ def _structlog_as_it_was() -> Iterator[None]:
     """A command that a test runs in this process sets structlog up for the process; the next test must not notice."""
     yield
     structlog.reset_defaults()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out what takes minutes and shows no more than that a benchmark runs, unless it is wanted."""
+    if LONG not in os.environ:
+        for item in items:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(pytest.mark.skip(reason=f"it takes minutes: {LONG}=1 runs it"))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -41,7 +57,7 @@ class _Together(LoadScopeScheduling):
     on etcd to one that starts its members once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((scope for scope in _TOGETHER if nodeid.startswith(scope)), nodeid)
+        return next((scope for scope in (*_APART, *_TOGETHER) if nodeid.startswith(scope)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

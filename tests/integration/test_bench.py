@@ -81,7 +81,9 @@ METRICS = {
 
 
 RUNNABLE = [
-    pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(1600)] if name == "spark" else [])
+    pytest.param(
+        name, marks=[pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1600)] if name == "spark" else []
+    )
     for name in SUMMARIES
     if name not in (spark_kafka.BENCH, against_kafka.BENCH)  # need a Kafka: see spark/test_bench_kafka.py and below
 ]

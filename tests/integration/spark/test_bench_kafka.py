@@ -108,6 +108,7 @@ def test_both_sources_have_to_read_the_same_rows() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_a_killed_driver_leaves_each_row_once(tmp_path: Path) -> None:
     async with daemon(tmp_path / "data", "--log-level", "error") as server:
