@@ -211,14 +211,22 @@ class _KeptPacker:
     __slots__ = ("pack",)
 
     def __init__(self) -> None:
-        self.pack: Callable[[Any], bytes] = Packer().pack
+        self.pack = _new_packer()
 
     def packed(self, value: Any) -> bytes:
         """The msgpack bytes of a value that may be large."""
         packed = self.pack(value)
         if len(packed) > _KEPT_PACKER_BYTES:
-            self.pack = Packer().pack
+            self.pack = _new_packer()
         return packed
+
+
+def _new_packer() -> Callable[[Any], bytes]:
+    """One that coordinators in several threads may share: msgpack's packer in Python lets others run while it packs, so it
+    is not kept; the one in C does not."""
+    if Packer.__module__ == "msgpack.fallback":
+        return packb  # type: ignore[no-any-return]
+    return Packer().pack  # type: ignore[no-any-return]
 
 
 _answers: Final = _KeptPacker()

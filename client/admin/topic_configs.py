@@ -81,8 +81,9 @@ class TopicConfigCalls(AdminCalls):
     ) -> dict[TopicPartition, int]:
         """Deletes the records below an offset of each partition, durably; returns where each begins now.
 
-        -1 deletes all that is acknowledged, up to the first record of a transaction that is open. An offset below the
-        beginning changes nothing. Groups that had not read the deleted records go where their ``auto_offset_reset`` says.
+        -1 deletes all that is acknowledged, up to the first record of a transaction that is open; for its end the daemon
+        waits up to 2 s, or half of ``timeout_ms`` if that is less. An offset below the beginning changes nothing. Groups
+        that had not read the deleted records go where their ``auto_offset_reset`` says.
         Raises ``OffsetOutOfRangeError`` for an offset behind the end, or behind the first record of an open transaction,
         ``PolicyViolationError`` for a topic that is only compacted, ``UnknownTopicOrPartitionError``, and
         ``InvalidTopicError`` for internal topics.

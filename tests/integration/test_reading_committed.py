@@ -248,3 +248,13 @@ async def test_records_are_deleted_once_the_end_marker_of_their_transaction_arri
         await asyncio.sleep(0.2)
         await partition.end(5, committed=True)
         assert await deleting == {TP: 2}
+
+
+async def test_all_records_are_those_of_a_transaction_too_whose_end_marker_is_on_its_way(partition: Partition) -> None:
+    """-1 right after a commit was told deleted none of what was committed, and said that all was well."""
+    await partition.write(b"0", b"1", producer_id=5)
+    async with Admin(partition.coordinator.address) as admin:
+        deleting = asyncio.create_task(admin.delete_records({TP: -1}))
+        await asyncio.sleep(0.2)
+        await partition.end(5, committed=True)
+        assert await deleting == {TP: 2}

@@ -28,7 +28,7 @@ log = get_logger()
 
 _ALL_RECORDS: Final = -1
 _MARKER_S: Final = 2.0
-"""How long a request waits for end markers of transactions whose records are to go."""
+"""How long a request waits at most for end markers of transactions whose records are to go."""
 
 
 def handler(node: Node) -> Handler:
@@ -39,7 +39,8 @@ def handler(node: Node) -> Handler:
 async def _delete_all(node: Node, call: Call) -> None:
     request = cast("DeleteRecordsRequest", call.request)
     asked = [(topic.name, ask) for topic in request.topics for ask in topic.partitions]
-    decided_by = asyncio.get_running_loop().time() + _MARKER_S
+    half_s = request.timeout_ms / 2000  # the other half is for what may be deleted all the same
+    decided_by = asyncio.get_running_loop().time() + min(_MARKER_S, half_s)
 
     async def delete(wanted: tuple[str, DeleteRecordsPartition], deadline: float) -> DeletedRecords:
         return await _delete(node, *wanted, deadline, min(deadline, decided_by))
@@ -73,7 +74,7 @@ async def _delete(
                 "Write tombstones, or set cleanup.policy=compact,delete",
             )
         opened = node.logs.find(topic, index)
-        offset = opened.last_stable_offset if ask.offset == _ALL_RECORDS else ask.offset
+        offset = opened.high_watermark if ask.offset == _ALL_RECORDS else ask.offset
         if offset < 0:
             raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is neither one nor -1 (all)")
         if asyncio.get_running_loop().time() >= deadline:
@@ -82,6 +83,8 @@ async def _delete(
         await _decided(opened, offset, decided_by)
         if node.logs.led.get((name, index)) is not opened or opened.leadership is not leadership:
             raise NotLeaderError("this node does not lead the partition any more")
+        if ask.offset == _ALL_RECORDS:
+            offset = min(offset, opened.last_stable_offset)
         start = await opened.delete_before(offset)
         if leadership is not None:  # also when it has ended since: then others have to be asked
             await _deleted_everywhere(leadership, start, deadline)
@@ -107,7 +110,7 @@ async def _decided(opened: PartitionLog, offset: int, deadline: float) -> None:
     """Waits until ``deadline`` for the fate of what was acknowledged below ``offset``.
 
     A commit is told once it is decided, a moment before its marker is in the log (in a cluster it travels there), and who
-    was told may delete what was committed. What is open for longer is for ``delete_before`` to refuse.
+    was told may delete what was committed. What is open for longer stays: who names an offset behind it is refused.
     """
     if not opened.last_stable_offset < offset <= opened.high_watermark:
         return
