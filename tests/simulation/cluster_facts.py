@@ -151,7 +151,8 @@ class ClusterFacts:
             self.not_in_sync.append(f"{host} made {after.leader} the leader of {key}, in sync are {after.isr}")
         if before is not None and after.leader_epoch != before.leader_epoch and after.leader in before.isr:
             lost, node = self.lost_disks.get(after.leader, -1), after.leader
-            if before.joined_with(node) <= lost < after.joined_with(node):
+            is_single = before.replicas == (node,) and not before.adding  # what a single replica has is all there is
+            if not is_single and before.joined_with(node) <= lost < after.joined_with(node):
                 self.empty_leaders.append(f"{host} made {node} the leader of {key}, which has lost its disk at {lost}")
         joined = set(after.isr).difference(() if before is None else before.isr)
         if not after.isr or not joined <= {

@@ -75,7 +75,10 @@ def replicas_remember_the_same_producers(history: History) -> Iterator[str]:
 
 @invariant
 def only_clean_replicas_lead(history: History) -> Iterator[str]:
-    """A node that has lost its disk leads what it has copied since, and not what it was in sync with before."""
+    """A node that has lost its disk leads what it has copied since, and not what it was in sync with before.
+
+    A single replica always leads: what it has is all there is.
+    """
     yield from history.cluster.empty_leaders
 
 
