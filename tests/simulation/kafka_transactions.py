@@ -225,6 +225,8 @@ class KafkaTransactionalProducer:
                     return answer
                 if code != ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._refused(request, code)
+            if self._world.finished.is_set():  # a log that is damaged gets no end marker, which this may wait for
+                raise FencedError(f"{type(request).__name__} has no answer, and the history is over")
             if self._world.loop.time() >= end_s:
                 raise AbortableError(f"{type(request).__name__} has no answer for {patience_s} s")
             await asyncio.sleep(0.02 + 0.1 * random.random())
