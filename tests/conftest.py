@@ -14,11 +14,6 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 _TOGETHER = ("tests/integration/spark/", "tests/etcd/", "tests/cluster/", "tests/kafka/")
 """What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others: each in one process."""
 
-_APART = tuple(
-    f"tests/integration/spark/test_{name}.py" for name in ("bench_kafka", "cluster", "demo", "driver_killed")
-)
-"""What starts the JVMs that it needs by itself: a file in one process, whichever is free."""
-
 LONG = "COHORT_LONG_TESTS"
 """In the environment it has the tests marked ``long`` run too."""
 
@@ -57,7 +52,7 @@ class _Together(LoadScopeScheduling):
     on etcd to one that starts its members once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((scope for scope in (*_APART, *_TOGETHER) if nodeid.startswith(scope)), nodeid)
+        return next((scope for scope in _TOGETHER if nodeid.startswith(scope)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
