@@ -36,6 +36,15 @@ def buffered(consumer: Consumer) -> dict[int, int]:
     return {tp.partition: state.buffered_bytes for tp, state in consumer._assignment.states.items()}
 
 
+async def filled(address: str, topic: str) -> list[TopicPartition]:
+    """Four partitions of a new topic, with ``RECORDS`` records each."""
+    await create(address, **{topic: 4})
+    partitions = [TopicPartition(topic, partition) for partition in range(4)]
+    for tp in partitions:
+        await fill(address, topic, range(RECORDS), tp.partition)
+    return partitions
+
+
 async def read_all(consumer: Consumer, *tps: TopicPartition) -> None:
     """Reads ``RECORDS`` records of each partition."""
     left = len(tps) * RECORDS
@@ -46,10 +55,7 @@ async def read_all(consumer: Consumer, *tps: TopicPartition) -> None:
 
 async def test_what_is_buffered_goes_with_its_partition(address: str) -> None:
     """Also of those that had no room beside the others, which a program with nothing left to read never makes."""
-    await create(address, shut=4)
-    partitions = [TopicPartition("shut", partition) for partition in range(4)]
-    for tp in partitions:
-        await fill(address, "shut", range(RECORDS), tp.partition)
+    partitions = await filled(address, "shut")
     async with Consumer(
         bootstrap_servers=address,
         auto_offset_reset="earliest",
@@ -65,10 +71,7 @@ async def test_what_is_buffered_goes_with_its_partition(address: str) -> None:
 @pytest.mark.parametrize("paused", [True, False])
 async def test_buffers_the_program_does_not_take_leave_the_others_their_share(address: str, paused: bool) -> None:
     topic = f"shares-{paused}".lower()
-    await create(address, **{topic: 4})
-    partitions = [TopicPartition(topic, partition) for partition in range(4)]
-    for tp in partitions:
-        await fill(address, topic, range(RECORDS), tp.partition)
+    partitions = await filled(address, topic)
     async with Consumer(
         bootstrap_servers=address,
         auto_offset_reset="earliest",
