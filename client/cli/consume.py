@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from client.admin import Admin
 from client.cli.options import Subparsers, add_command, positive, seconds
@@ -15,10 +15,11 @@ from client.cli.reading_range import ReadingRange, add_range_options
 from client.cli.record_text import format_string, json_line, value_line
 from client.cli.session import require_daemon
 from client.cli.writing import LineWriter
-from client.consumer import Consumer
-from client.consumer.rebalance_listener import RebalanceListener
 from client.errors import CohortError, CommitFailedError
 from client.types.records import ISOLATION_LEVELS, ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from client.consumer import Consumer
 
 _POLL_MS: Final = 500
 _MAX_RECORDS: Final = 5000
@@ -69,7 +70,9 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
 
 async def consume(options: argparse.Namespace, output: Output) -> int:
-    """Prints until there was enough, nothing came for too long, or Ctrl-C."""
+    """Prints until there was enough, nothing came for too long, or Ctrl-C. No other command waits for the import here."""
+    from client.consumer import Consumer
+
     reading_range = ReadingRange.of(options)
     await require_daemon(options.bootstrap)
     counts = await _partition_counts(options.bootstrap, options.topics)
@@ -192,8 +195,8 @@ class _Printing:
             self._output.note(f"{how}: {counted(self._writer.written, 'record')} printed")
 
 
-class _Rebalances(RebalanceListener):
-    """A member that joins gets partitions with all that was printed committed, and prints none of it again."""
+class _Rebalances:
+    """A listener: a member that joins gets partitions with all that was printed committed, and prints none of it again."""
 
     def __init__(self, printing: _Printing) -> None:
         self._printing = printing

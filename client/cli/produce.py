@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 from itertools import repeat
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from client.cli.failure import CommandError
 from client.cli.lines import LineSource
@@ -18,11 +18,12 @@ from client.cli.record_text import InputRecord, json_record, keyed_record
 from client.cli.session import require_daemon
 from client.errors import CohortError
 from client.producer.config import MAX_TRANSACTIONAL_ID_BYTES
-from client.producer.producer import Producer
-from client.transactions.transaction import Transaction
 from client.transport.request_limits import text_fault
 from client.types.records import Headers
 from protocol.compression import Compression
+
+if TYPE_CHECKING:
+    from client.transactions.transaction import Transaction
 
 _STOP_TIMEOUT_S: Final = 5.0
 
@@ -154,6 +155,8 @@ class _Sending:
         self._source = source
         self._transactional_id: str | None = options.transactional_id
         self._committing: Transaction | None = None
+        from client.producer.producer import Producer  # no other command waits for this
+
         self._producer = Producer(
             bootstrap_servers=options.bootstrap,
             client_id="cohort-produce",

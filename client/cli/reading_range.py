@@ -6,13 +6,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client.admin.offset_reset import epoch_ms
 from client.cli.failure import CommandError
 from client.cli.options import partition_numbers, point_in_time
-from client.consumer import Consumer
 from client.types.records import TopicPartition
+
+if TYPE_CHECKING:
+    from client.consumer import Consumer
 
 BEGINNING: Final = "beginning"
 END: Final = "end"

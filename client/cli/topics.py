@@ -17,7 +17,6 @@ from client.cli.output import Output, counted
 from client.cli.reading_range import END, Position, ReadingRange
 from client.cli.record_text import as_object
 from client.cli.session import require_daemon
-from client.consumer import Consumer
 from client.errors import CohortError
 from client.types.descriptions import LogDescription
 from client.types.records import ConsumerRecord
@@ -207,7 +206,9 @@ def _contents(found: Sequence[LogDescription]) -> dict[str, int | None]:
 
 
 async def peek(options: argparse.Namespace, output: Output) -> int:
-    """Prints the last records of each partition."""
+    """Prints the last records of each partition. No other command on topics waits for the import here."""
+    from client.consumer import Consumer
+
     async with await _admin(options) as admin:
         count = len((await admin.describe_topics(options.name))[options.name].partitions)
     last = ReadingRange(None, Position(-options.records), Position(END))

@@ -23,7 +23,7 @@ from client.consumer.rebalance_listener import RebalanceListener
 from client.errors import ClosedError, IllegalStateError
 from client.group import DEFAULT_STOP_S, State
 from client.option_names import explains_options
-from client.producer import Producer
+from client.producer.producer import Producer
 from client.transport.background_loop import Background
 from client.transport.deadline import Deadline, wait_s
 from client.types.columns import RecordColumns

@@ -24,7 +24,7 @@ from client.consumer.workers import Workers
 from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
 from client.group import Membership
 from client.log import get_logger
-from client.producer import Producer
+from client.producer.producer import Producer
 from client.transport.deadline import Deadline
 from client.transport.retry import Backoff
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from client.consumer.error_policy import OnBatchError, OnError, check_on_error
 from client.consumer.handler_calls import BatchLimits, Handler
 from client.consumer.transforming import check_producer
-from client.producer import Producer
+from client.producer.producer import Producer
 
 Order = Literal["partition", "key"]
 

@@ -15,7 +15,7 @@ from client.admin import Admin
 from client.consumer import Consumer
 from client.demo.counting import Contribution, of_output
 from client.demo.files import Lines, SourceFile, find_files
-from client.producer import Producer
+from client.producer.producer import Producer
 from client.types.records import IsolationLevel, TopicPartition
 
 TOPIC: Final = "lines"

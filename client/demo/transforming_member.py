@@ -20,7 +20,7 @@ from client.consumer import Consumer
 from client.consumer.rebalance_listener import RebalanceListener
 from client.demo.counting import output_of
 from client.demo.member import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, member_parser, report, run_member
-from client.producer import Producer
+from client.producer.producer import Producer
 from client.types.records import ConsumerRecord, Output, TopicPartition
 
 COMMIT_INTERVAL_MS: Final = 200

@@ -10,7 +10,7 @@ import pytest
 
 from client.consumer import Consumer
 from client.group.member import Member
-from client.producer import Producer
+from client.producer.producer import Producer
 from client.transport.deadline import wait_s
 
 
