@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final
 
 from client.consumer import Consumer
@@ -149,7 +149,12 @@ class TracedConsumer(Consumer[K, V]):
 def _within(
     span: Callable[[Any], AbstractContextManager[Any]], handler: Callable[[Any], Any], *, threads: bool
 ) -> Callable[[Any], Any]:
-    """``handler`` inside the ``span`` of what it is given; a plain function where handlers are called in threads."""
+    """``handler`` inside the ``span`` of what it is given; a plain function where handlers are called in threads.
+
+    A coroutine function for threads stays what it is, for the consumer to refuse.
+    """
+    if threads and iscoroutinefunction(handler):
+        return handler
 
     def plain(given: Any) -> Any:
         with span(given):

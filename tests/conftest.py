@@ -44,7 +44,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None  # xdist reads it itself
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return 0
-    return len(os.sched_getaffinity(0)) + 2
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # none on macOS
+    return cores + 2
 
 
 class _Together(LoadScopeScheduling):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from client.bench.bare_replica import ACK, LENGTH
+from client.bench.disk import make_durable
 from client.running import loop_factory
 
 
@@ -73,7 +74,7 @@ class _Replica(asyncio.Protocol):
         os.write(self._file, memoryview(frame)[LENGTH.size :])
         if self.followers:
             self._loop.call_soon_threadsafe(self._hand_on, frame)
-        os.fdatasync(self._file)
+        make_durable(self._file)
 
     def _hand_on(self, frame: bytes) -> None:
         for follower in self.followers:

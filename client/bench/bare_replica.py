@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from client.bench.disk import make_durable
+
 LENGTH: Final = struct.Struct(">I")
 ACK: Final = b"\x01"
 
@@ -42,7 +44,7 @@ def serve(directory: Path, followers: list[socket.socket]) -> None:
         for follower in followers:
             follower.sendall(head + content)
         os.write(file, content)
-        os.fdatasync(file)
+        make_durable(file)
         for follower in followers:
             receive(follower, len(ACK))
         connection.sendall(ACK)

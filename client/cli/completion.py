@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from client.admin import Admin
 from client.cli.failure import CommandError
-from client.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Subparsers, add_command
+from client.cli.options import Subparsers, add_command, fill_in
 from client.cli.output import Output
 from client.errors import CohortError
 
@@ -85,8 +85,12 @@ def _add_completers(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> N
 
 def _completer(kind: str) -> Callable[..., list[str]]:
     def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-        given = getattr(parsed_args, "bootstrap", None)
-        return asyncio.run(_names(kind, given or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP))
+        options = argparse.Namespace(**{name: each for name, each in vars(parsed_args).items() if each is not None})
+        try:
+            fill_in(options, os.environ)
+        except (CommandError, argparse.ArgumentTypeError):
+            return []  # a shell that completes has no place for a reason
+        return asyncio.run(_names(kind, options.bootstrap))
 
     return names
 
@@ -105,4 +109,4 @@ async def _names(kind: str, bootstrap: str) -> list[str]:
         async with asyncio.timeout(_NAMES_TIMEOUT_S), Admin(bootstrap_servers=bootstrap) as admin:
             return await ask(admin)
     except (CohortError, OSError, TimeoutError, ValueError):
-        return []  # a shell that completes has no place for a reason
+        return []

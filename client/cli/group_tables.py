@@ -8,11 +8,10 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from client.admin import OffsetResetPlan
-from client.cli.output import counted, number_ranges, table
+from client.cli.output import counted, local_time, number_ranges, table
 from client.types.descriptions import GroupDescription, MemberDescription, PartitionLag
 from client.types.records import TopicPartition
 
@@ -164,8 +163,7 @@ def _facts(group: GroupDescription, width: int | None) -> list[str]:
     if group.pending_offsets:
         facts["undecided"] = f"{counted(group.pending_offsets, 'offset')} of open transactions"
     if group.empty_since_ms is not None:
-        since = datetime.fromtimestamp(group.empty_since_ms / 1000).astimezone()
-        facts["empty since"] = since.isoformat(" ", "seconds")
+        facts["empty since"] = local_time(group.empty_since_ms)
     return facts_text(facts, width)
 
 

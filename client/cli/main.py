@@ -10,14 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from client.cli import bench, cluster, completion, consume, demo, groups, inspection, produce, topics, transactions
 from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
-from client.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, add_global_options, bootstrap
+from client.cli.options import BOOTSTRAP_VARIABLE, add_global_options, fill_in
 from client.cli.output import Output
-from client.cli.profiles import PROFILE_VARIABLE, chosen_profile, profiles_file
 from client.cli.session import configure_logging, run
 from client.errors import CohortError
 
@@ -79,22 +78,8 @@ class _Version(argparse.Action):
 
 
 def _complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Fills in what was not given: what is nearest to this call wins.
-
-    The command line, a profile that it names, the variable for the daemon, a profile of the environment or of the file.
-    """
-    named = getattr(options, "profile", None)
-    profile = chosen_profile(named or os.environ.get(PROFILE_VARIABLE) or None, profiles_file(os.environ))
-    options.json = getattr(options, "json", bool(profile.json))
-    if hasattr(options, "bootstrap"):
-        return
-    variable = os.environ.get(BOOTSTRAP_VARIABLE)
-    if profile.bootstrap is not None and (named or not variable):
-        options.bootstrap = profile.bootstrap
-        return
-    given: Any = variable or DEFAULT_BOOTSTRAP
     try:
-        options.bootstrap = bootstrap(given)
+        fill_in(options, os.environ)
     except argparse.ArgumentTypeError as error:
         parser.error(f"{BOOTSTRAP_VARIABLE}: {error}")
 

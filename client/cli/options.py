@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from client.cli.profiles import PROFILE_VARIABLE
+from client.cli.profiles import PROFILE_VARIABLE, chosen_profile, profiles_file
 from client.transport.metadata import DEFAULT_PORT, parse_bootstrap_servers
 
 DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
@@ -43,6 +44,24 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of tables for people"
     )
+
+
+def fill_in(options: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    """Sets ``json`` and ``bootstrap`` of a command line that leaves them open: what is nearest to this call wins.
+
+    The command line, a profile that it names, the variable for the daemon, a profile of the environment or of the file.
+    Raises ``CommandError`` for a profile that is not there, ``argparse.ArgumentTypeError`` for a variable without a daemon.
+    """
+    named = getattr(options, "profile", None)
+    profile = chosen_profile(named or environment.get(PROFILE_VARIABLE) or None, profiles_file(environment))
+    options.json = getattr(options, "json", bool(profile.json))
+    if hasattr(options, "bootstrap"):
+        return
+    variable = environment.get(BOOTSTRAP_VARIABLE)
+    if profile.bootstrap is not None and (named or not variable):
+        options.bootstrap = profile.bootstrap
+    else:
+        options.bootstrap = bootstrap(variable or DEFAULT_BOOTSTRAP)
 
 
 def add_command(

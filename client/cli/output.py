@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TextIO
 
 from client.cli.progress import BesideProgress
 from protocol.names import printable
 
 _UNITS: Final = ((86_400, 10**9, "d"), (3600, 24, "h"), (60, 60, "min"), (1, 60, "s"))
+
+
+def local_time(ms: int, timespec: str = "seconds") -> str:
+    """A record's time with its offset from UTC; of one that no calendar has, its milliseconds as they are."""
+    try:
+        return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", timespec)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 class Output:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from client.admin import Admin
@@ -13,7 +12,7 @@ from client.cli import reassignment
 from client.cli.failure import CommandError
 from client.cli.held_back import held_back, held_back_text
 from client.cli.options import Subparsers, add_command, positive, setting, whole
-from client.cli.output import Output, counted
+from client.cli.output import Output, counted, local_time
 from client.cli.reading_range import END, Position, ReadingRange
 from client.cli.record_text import as_object
 from client.cli.session import require_daemon
@@ -224,7 +223,7 @@ async def peek(options: argparse.Namespace, output: Output) -> int:
     rows = [as_object(record) for record in found]
     shown = ("partition", "offset", "time", "key", "value")
     for row in rows:
-        row["time"] = datetime.fromtimestamp(row["timestamp_ms"] / 1000).isoformat(" ", "milliseconds")
+        row["time"] = local_time(row["timestamp_ms"], "milliseconds")
     output.rows(shown, rows, empty=f"topic {options.name} has no records")
     return 0
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from datetime import datetime
 from typing import Any, Final
 
 from client.admin import Admin
 from client.cli.failure import CommandError
 from client.cli.group_tables import assignment_text, facts_text, folding_table, terminal_width
 from client.cli.options import Subparsers, add_command, duration_ms
-from client.cli.output import Output, age_text, counted
+from client.cli.output import Output, age_text, counted, local_time
 from client.cli.session import require_daemon
 from client.errors import CohortError
 from client.types.descriptions import TRANSACTION_STATES, HangingTransaction, TransactionDescription
@@ -156,7 +155,7 @@ async def hanging(options: argparse.Namespace, output: Output) -> int:
     rows = [
         {
             **each._asdict(),
-            "last_record": datetime.fromtimestamp(each.last_timestamp_ms / 1000).astimezone().isoformat(" ", "seconds"),
+            "last_record": local_time(each.last_timestamp_ms),
             "aborted": options.execute and each not in failures,
         }
         for each in found

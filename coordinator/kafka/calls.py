@@ -57,6 +57,8 @@ class KafkaResponse(Response):
     """The answer to a ``KafkaRequest``, of its version."""
 
     message: Message
+    refused: ErrorCode = ErrorCode.NONE
+    """Why the request as a whole is refused; many of Kafka's answers say that of each of their parts only."""
 
 
 _NO_PARTS: Final[tuple[Asked, ...]] = ()
@@ -88,7 +90,8 @@ class KafkaCall(WireCall):
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """See ``Call``: Kafka has no answer that fits any request, so each kind says an error in its own way."""
-        self.reply(self.api.translator.refusal(self.message, self.version, code, message))
+        self.answer(KafkaResponse(self.api.translator.refusal(self.message, self.version, code, message), code))
+        self._parts = _NO_PARTS
 
     def ask(self, handler: Handler, request: Request, told: Callable[[Any], None]) -> StepsLeft:
         """Has ``handler`` decide a request of Cohort's own; ``told`` gets its answer, unless the client is gone.

@@ -110,7 +110,7 @@ async def _offsets(logs: LogManager, group: Group, snapshot: Snapshot) -> None:
                 continue  # erased while others had their turn
             offset, labels = committed[0], (group.group_id, topic, str(partition))
             snapshot.add_bounded("cohort_group_committed_offset", offset, *labels)
-            log = logs.led.get((topic, partition))
+            log = logs.logs.get((topic, partition))
             if log is not None:
                 snapshot.add_bounded("cohort_group_lag_records", max(0, log.high_watermark - offset), *labels)
             await snapshot.worked()

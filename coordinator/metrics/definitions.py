@@ -57,7 +57,7 @@ _ROWS: Final[tuple[tuple[str, Kind, tuple[str, ...], str], ...]] = (
         "cohort_group_lag_records",
         "gauge",
         _COMMIT,
-        "From the committed offset to the high watermark, on a node that leads the partition and coordinates the group",
+        "From the committed offset to the high watermark, of partitions that the group's coordinator leads or follows",
     ),
     ("cohort_rebalances_total", "counter", ("kind",), "Rebalances begun, by what began them"),
     ("cohort_rebalance_duration_seconds", "histogram", (), "From the first cause to the leader's assignment"),

@@ -89,7 +89,7 @@ class KafkaRequestMeter(RequestMeter):
 
     def answered(self, call: Any, response: Any) -> None:
         """See ``RequestMeter``."""
-        self._count(type(call.message), call, getattr(response.message, "error_code", 0) or 0)
+        self._count(type(call.message), call, response.refused or getattr(response.message, "error_code", 0) or 0)
 
     def ended(self, call: Any, code: ErrorCode = ErrorCode.NONE) -> None:
         """See ``RequestMeter``."""

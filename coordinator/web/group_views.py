@@ -190,13 +190,13 @@ async def _partitions(
     """Partitions that have an owner or a committed offset, those with the largest lag if there are too many; and the whole
     lag, -1 when nothing is committed."""
     records, elsewhere = -1, 0
-    led, rows = sources.node.logs.led, list[tuple[int, str, int, int, int]]()
+    here, rows = sources.node.logs.logs, list[tuple[int, str, int, int, int]]()
     places = {(topic, partition) for topic, offsets in found.offsets.items() for partition in offsets} | owners.keys()
     await pace.worked(len(places) // 4)
     for some in chunks(places):
         for topic, partition in some:
             committed = found.offsets.get(topic, {}).get(partition)
-            log = led.get((topic, partition))
+            log = here.get((topic, partition))
             offset, end = -1 if committed is None else committed[0], -1 if log is None else log.high_watermark
             lag = -1 if committed is None or log is None else max(0, end - offset)
             rows.append((lag, topic, partition, offset, end))

@@ -25,7 +25,7 @@ _SLICE: Final = 400
 
 
 class Lag(NamedTuple):
-    """The lag of a group: records, in so many partitions; ``elsewhere`` are those that this node does not lead."""
+    """The lag of a group: records, in so many partitions; ``elsewhere`` are those of which this node has no replica."""
 
     records: int
     partitions: int
@@ -33,13 +33,16 @@ class Lag(NamedTuple):
 
 
 def lag_of(logs: LogManager, group: Group) -> Lag:
-    """From the committed offsets to the high watermarks; partitions without a committed offset do not count."""
+    """From the committed offsets to the high watermarks; partitions without a committed offset do not count.
+
+    A follower's high watermark is what its leader told last: at most a fetch behind, while the two are connected.
+    """
     records = partitions = elsewhere = 0
-    led = logs.led
+    here = logs.logs
     for topic, offsets in group.offsets.items():
         for partition, committed in offsets.items():
             partitions += 1
-            log = led.get((topic, partition))
+            log = here.get((topic, partition))
             if log is None:
                 elsewhere += 1
             else:

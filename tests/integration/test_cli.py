@@ -58,6 +58,9 @@ def test_a_listing_tells_what_topics_hold_and_a_peek_shows_the_last_records(addr
         (7, "k", "7"),
     ]
     assert "k    7" in output("topics", "peek", "seen", address=address)
+    microseconds = json.dumps({"value": "late", "partition": 0, "timestamp_ms": 1_700_000_000_000_000}).encode()
+    output("produce", "seen", "--json-lines", address=address, stdin=microseconds)
+    assert "1700000000000000 ms" in output("topics", "peek", "seen", address=address)  # no calendar has that year
     output("topics", "create", "void", address=address)
     assert output("topics", "peek", "void", address=address) == "topic void has no records\n"
 

@@ -33,13 +33,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield daemon.address
 
 
-def offered(line: str, address: str, *, shell: str = "bash") -> list[str]:
-    """What the shell offers at the end of ``line``."""
+def offered(line: str, address: str, *, shell: str = "bash", **more: str) -> list[str]:
+    """What the shell offers at the end of ``line``; ``more`` are further variables."""
     command = [shell, "-c", BASH, shell, line]
     if shell == "fish":
         command = ["fish", "-c", 'cohort completion fish | source; complete -C "$argv[1]"', line]
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # the shell calls ``cohort``
-    variables = environment() | {"COHORT_BOOTSTRAP": address, "PATH": path}
+    variables = environment() | {"COHORT_BOOTSTRAP": address, "PATH": path} | more
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables)
     assert done.returncode == 0, done.stderr
     return [each.split("\t")[0].strip() for each in done.stdout.splitlines() if each.strip()]
@@ -51,6 +51,16 @@ def test_bash_completes_commands_options_and_topics(address: str) -> None:
     assert "--from-beginning" in offered("cohort consume --from", address)
     assert sorted(offered("cohort consume ord", address)) == ["orders", "ordinals"]
     assert offered("cohort topics describe li", address) == ["lines"]
+
+
+def test_names_are_those_of_the_daemon_that_the_profile_names(address: str, tmp_path: Path) -> None:
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort" / "config.toml").write_text(f'[profiles.prod]\nbootstrap = "{address}"\n')
+    elsewhere, home = "127.0.0.1:1", str(tmp_path)
+    assert offered("cohort consume li", elsewhere, XDG_CONFIG_HOME=home) == []
+    assert offered("cohort --profile prod consume li", elsewhere, XDG_CONFIG_HOME=home) == ["lines"]
+    assert offered("cohort consume li", "", XDG_CONFIG_HOME=home, COHORT_PROFILE="prod") == ["lines"]
+    assert offered("cohort --profile prd consume li", address, XDG_CONFIG_HOME=home) == []
 
 
 def test_without_a_daemon_the_rest_is_completed_still() -> None:

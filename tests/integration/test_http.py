@@ -15,13 +15,16 @@ from aiohttp import ClientConnectionError, ClientSession
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from client import Admin, Consumer, Producer
+from client import Admin, Consumer, Producer, TopicPartition
 from client.cli.cluster_processes import free_port
 from coordinator import Cluster, Coordinator
 from coordinator.metadata.memory import SharedMemoryStore
 from coordinator.metadata.store import Lease
 from coordinator.metrics.definitions import METRICS
 from coordinator.web import server
+from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
+from protocol.kafka.messages.describe_topic_partitions_request import Cursor, DescribeTopicPartitionsRequest
+from tests.coordinator.kafka.wire import connected
 from tests.coordinator.metrics.monitoring import expressions
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -41,8 +44,16 @@ async def get(coordinator: Coordinator, path: str, accept: str = "") -> tuple[in
 
 
 async def scrape(coordinator: Coordinator) -> Samples:
-    status, _, text = await get(coordinator, "/metrics")
-    assert status == 200
+    return samples_of(await text_of(coordinator.http_address))
+
+
+async def text_of(address: str) -> str:
+    async with ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+def samples_of(text: str) -> Samples:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in parse_text(text)
@@ -123,6 +134,38 @@ async def test_a_daemon_with_work_tells_every_metric_and_their_values() -> None:
         assert value(samples, "cohort_rebalances_total", kind="member_left") == 1
         assert value(samples, "cohort_groups", state="Empty") == 1
         assert value(samples, "cohort_received_bytes_total") > 50
+
+
+async def test_a_coordinator_tells_the_lag_of_partitions_that_it_follows_too() -> None:
+    async with Cluster(nodes=2, **SETTINGS) as cluster:
+        async with Admin(cluster.address) as admin, Producer(cluster.address) as producer:
+            await admin.create_topics({"lines": 4})
+            for number in range(12):
+                await producer.send_and_wait("lines", b"x", partition=number % 4)
+            await admin.alter_offsets("g", {TopicPartition("lines", index): 1 for index in range(4)})
+        lags: dict[str, float] = {}
+        async with asyncio.timeout(20):  # a follower hears of the last records with its next fetch
+            while lags != dict.fromkeys("0123", 2.0):
+                texts = [await text_of(address) for address in cluster.http_addresses]
+                lags = {
+                    dict(labels)["partition"]: lag
+                    for text in texts
+                    for (name, labels), lag in samples_of(text).items()
+                    if name == "cohort_group_lag_records"
+                }
+
+
+async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_as_a_whole() -> None:
+    nowhere = DescribeTopicPartitionsRequest(topics=[], cursor=Cursor("t", -7))
+    async with Coordinator(**SETTINGS, kafka_port=-1) as coordinator:
+        async with connected(coordinator.kafka_address) as wire:
+            await wire.ask(ApiVersionsRequest(), 0)
+            await wire.ask(nowhere, 0)  # its answer has a code for each topic, and there are none
+        samples = await scrape(coordinator)
+    assert value(samples, "cohort_requests_total", port="kafka", api="ApiVersions") == 1
+    assert value(samples, "cohort_requests_total", port="kafka", api="DescribeTopicPartitions") == 1
+    labels = {"port": "kafka", "api": "DescribeTopicPartitions", "error": "INVALID_REQUEST"}
+    assert value(samples, "cohort_request_errors_total", **labels) == 1
 
 
 async def test_the_format_is_the_one_that_is_accepted() -> None:

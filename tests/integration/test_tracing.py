@@ -82,6 +82,15 @@ def test_without_the_extra_the_import_says_what_to_install() -> None:
     )
 
 
+async def test_a_coroutine_function_for_threads_is_refused_as_by_any_consumer() -> None:
+    async def handle(record: ConsumerRecord) -> None:
+        await asyncio.sleep(0)
+
+    async with Coordinator() as c, TracedConsumer("lines", bootstrap_servers=c.address, group_id="g") as consumer:
+        with pytest.raises(TypeError, match="threads=2 and a coroutine function"):
+            await consumer.process(handle, threads=2, on_error="skip")
+
+
 async def test_handlers_in_threads_and_of_batches_have_spans_too() -> None:
     spans = Spans()
     async with Coordinator() as c:
