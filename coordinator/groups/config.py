@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from coordinator.runtime.effects import Step
 
+MAX_REBALANCE_TIMEOUT_MS: Final = 86_400_000
 _MAY_BE_ZERO: Final = frozenset({"initial_rebalance_delay_ms", "offset_metadata_max_bytes"})
 
 
@@ -20,7 +21,7 @@ class GroupConfig:
     max_session_timeout_ms: int = 1_800_000
     """Longest session a member may ask for, in ms (30 minutes, as in Kafka): so long a dead member keeps its share."""
 
-    max_rebalance_timeout_ms: int = 86_400_000
+    max_rebalance_timeout_ms: int = MAX_REBALANCE_TIMEOUT_MS
     """Longest rebalance timeout, in ms (a day): so long one slow member can hold up its group."""
 
     offset_metadata_max_bytes: int = 4096

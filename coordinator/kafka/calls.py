@@ -138,6 +138,10 @@ class Asked:
             except Exception:  # of ours; it must not keep others from the answers of the same decision
                 tell_failure(self._kafka)
 
+    async def until_its_turn(self) -> None:
+        """See ``Call``."""
+        await self._kafka.until_its_turn()
+
     def answer_packed(self, head: bytes, body: bytes) -> None:
         """See ``Call``: it is unpacked again."""
         self.answer(decode_message(type(self.request).response, unpack(head + body)))

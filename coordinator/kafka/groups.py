@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from coordinator.groups.config import MAX_REBALANCE_TIMEOUT_MS
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log.errors import LogError
@@ -82,11 +83,14 @@ class _JoinGroup:
         self._ask(call, request.member_id)
 
     def _ask(self, call: KafkaCall, member_id: str) -> None:
+        """Kafka has no upper bound of the rebalance timeout, and ``max.poll.interval.ms=2147483647`` is an idiom of Java
+        programs: a day is as good as for ever."""
         request: JoinGroupRequest = call.message
+        rebalance_timeout_ms = request.session_timeout_ms if call.version == 0 else request.rebalance_timeout_ms
         asked = native.JoinGroupRequest(
             request.group_id,
             request.session_timeout_ms,
-            request.session_timeout_ms if call.version == 0 else request.rebalance_timeout_ms,
+            min(rebalance_timeout_ms, MAX_REBALANCE_TIMEOUT_MS),
             member_id,
             request.group_instance_id,
             request.protocol_type,

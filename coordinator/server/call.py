@@ -96,6 +96,10 @@ class Call(Protocol):
     def open(self) -> bool:
         """Whether an answer is still wanted."""
 
+    async def until_its_turn(self) -> None:
+        """Returns once its answer would leave at once. What is large is put together after this: a Kafka client may ask for
+        much behind a request that waits, whose answer has to leave first."""
+
     def answer(self, response: Response) -> None:
         """Sends the answer."""
 

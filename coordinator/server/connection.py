@@ -104,6 +104,10 @@ class Connection(asyncio.Protocol):
         """Bytes that came from the client."""
         self._arrived = 0
         self._in_preparation = 0
+        self._held_back = 0  # as it was counted last
+        self._turns: dict[
+            int, asyncio.Event
+        ] = {}  # by correlation id: answers that are not put together before they can leave
         self._written = 0  # bytes of answers since the client connected
         self._fillings = 0
         self._queued = 0  # bytes of answers since the client was last seen to read all
@@ -199,7 +203,7 @@ class Connection(asyncio.Protocol):
         An answer counts in full until its last byte is sent: event loops keep it in one piece.
         """
         held = self._queued if self.wire.congested and self.transport is not None else 0
-        self.unread.holds(self, held + self._in_preparation)
+        self.unread.holds(self, held + self._held_back + self._in_preparation)
 
     @property
     def reading(self) -> Reading:
@@ -215,6 +219,17 @@ class Connection(asyncio.Protocol):
     async def until_uncongested(self) -> None:
         """Returns once the client has read its earlier answers, or is gone."""
         await self._uncongested.wait()
+
+    async def until_turn(self, correlation_id: int) -> None:
+        """Returns once the answer to this request would leave at once: where answers leave in the order of their requests,
+        once all before it have left."""
+        if self.wire.is_next(correlation_id):
+            return
+        event = self._turns[correlation_id] = asyncio.Event()
+        try:
+            await event.wait()
+        finally:
+            del self._turns[correlation_id]
 
     def send(self, pieces: list[bytes]) -> None:
         """Queues bytes for the client, none of which is copied where the event loop can do without."""
@@ -236,8 +251,18 @@ class Connection(asyncio.Protocol):
     def ended(self, pieces: list[bytes]) -> None:
         """A call has its answer, which leaves now; there may be room for another call."""
         self.send(pieces)
+        if self.wire.held_back != self._held_back:
+            self._held_back = self.wire.held_back
+            self.count_unread()
+        if self._turns:
+            self._wake_next()
         if not self.reads:
             self._take_pending()
+
+    def _wake_next(self) -> None:
+        for correlation_id, event in self._turns.items():
+            if self.wire.is_next(correlation_id):
+                event.set()
 
     def stop_reading(self) -> None:
         """Takes no further requests; those under way are answered."""
@@ -359,6 +384,7 @@ class Connection(asyncio.Protocol):
         if wire.outgoing:
             pieces, wire.outgoing = wire.outgoing, []
             self.send(pieces)
+            self._wake_next()
 
     def _count_arrived(self) -> None:
         """Says what is held of requests that are not complete or not taken: the largest holder may have to give way.

@@ -65,6 +65,10 @@ class WireCall:
                 else:
                     meter.answered(self, response)
 
+    async def until_its_turn(self) -> None:
+        """See ``Call``."""
+        await self.connection.until_turn(self.correlation_id)
+
     def answer_packed(self, head: bytes, body: bytes) -> None:
         """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
         if self.open:

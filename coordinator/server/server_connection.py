@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 from coordinator.server.budget import ByteBudget
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import RequestFrame
 from protocol.messages import Request, Response
+
+MOST_HELD_BACK_BYTES: Final = 1024 * 1024
+"""Of answers that wait for an earlier one: above it a connection's next request waits too."""
 
 Payload = bytes | bytearray
 
@@ -159,6 +162,8 @@ class ServerConnection(Generic[CallT]):
         """What is to be sent beside the answers of calls: refusals, and what a handshake says. The sender empties it."""
         self.refused: list[str] = []
         """Why requests were refused before they became calls; for the log, which empties it."""
+        self.held_back = 0
+        """Bytes of answers that wait for an earlier one, where answers leave in the order of their requests."""
         self.hidden_weight = 0
         """Of what ``prepare`` or ``take`` decoded last."""
         self.congested = False
@@ -201,8 +206,14 @@ class ServerConnection(Generic[CallT]):
             or self.closing
             or self.busy
             or budget.used >= budget.limit
-            or len(self.calls) >= self._max_in_flight
+            or self.held_back > MOST_HELD_BACK_BYTES
+            or len(self.calls if self._order is None else self._order) >= self._max_in_flight
         )
+
+    def is_next(self, correlation_id: int) -> bool:
+        """Whether an answer to this request would leave at once, and not wait for an earlier one."""
+        order = self._order
+        return order is None or next(iter(order), correlation_id) == correlation_id
 
     def may_take(self) -> bool:
         """Whether a request is there and may begin."""
@@ -356,9 +367,13 @@ class ServerConnection(Generic[CallT]):
     def _in_order(self, correlation_id: int, pieces: list[bytes]) -> list[bytes]:
         order = self._order
         assert order is not None
-        order[correlation_id] = pieces
-        ready: list[bytes] = []
-        while order and (first := order[key := next(iter(order))]) is not None:
+        if not self.is_next(correlation_id):
+            order[correlation_id] = pieces
+            self.held_back += sum(map(len, pieces))
+            return []
+        order.pop(correlation_id, None)
+        while order and (held := order[key := next(iter(order))]) is not None:
             del order[key]
-            ready += first
-        return ready
+            self.held_back -= sum(map(len, held))
+            pieces = pieces + held
+        return pieces

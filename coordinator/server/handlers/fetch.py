@@ -88,6 +88,7 @@ class FetchHandler:
             with self._tasks.long_poll() as changed, _stopped_after(stops):
                 wanted = await self._find_all(call, request, changed, stops)
                 if loop.time() >= deadline or not patience() or self._may_answer(wanted, request):
+                    await call.until_its_turn()
                     async with call.connection.sending:
                         await call.connection.until_uncongested()
                         try:

@@ -176,7 +176,7 @@ class ProduceHandler:
             batches = yield from self._check(
                 name, opened.config, data.records, inflation, _in_thread, ALLOWED_IN_TRANSACTIONS
             )
-        if self._catalog.topics.get(name) is not topic:  # changed or deleted while a thread checked a batch
+        if not self._is_writable_still(topic, index, opened):  # a thread has checked a batch meanwhile
             topic, opened = self._writable(name, index, acks, topic_id)
         if admitted is None:
             self._write(topic, index, opened, acks, batches, slot)
@@ -229,7 +229,7 @@ class ProduceHandler:
         texts, header = admitted.texts, batches[0][1]
         transaction = header.producer_id, header.producer_epoch
         try:
-            if self._catalog.topics.get(topic.name) is not topic:
+            if not self._is_writable_still(topic, index, opened):
                 topic, opened = self._writable(topic.name, index, _ALL, topic.topic_id)
             self._write(topic, index, opened, _ALL, batches, slot)
             self._commits.appended(transaction, topic.name, index)
@@ -240,6 +240,14 @@ class ProduceHandler:
             log.exception("request_failed", request="ProduceRequest", topic=topic.name, partition=index)
             text = "the daemon failed unexpectedly; its log has the cause"
             slot(PartitionProduceResponse(index, ErrorCode.UNKNOWN_SERVER_ERROR, error_message=texts(text)))
+
+    def _is_writable_still(self, topic: Topic, index: int, opened: PartitionLog) -> bool:
+        """Whether what ``_writable`` returned holds: the topic is as it was, and this node leads the partition in a session
+        that is not over."""
+        if self._catalog.topics.get(topic.name) is not topic or self._logs.led.get((topic.name, index)) is not opened:
+            return False
+        self._led.check_valid(topic.name, index)
+        return True
 
     def _writable(self, name: str, index: int, acks: int, topic_id: str) -> tuple[Topic, PartitionLog]:
         """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now, or another topic than

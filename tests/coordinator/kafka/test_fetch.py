@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from coordinator.embedded import Coordinator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.fetch_sessions import MAX_SESSIONS
+from coordinator.server.call import Call
+from coordinator.server.handlers.fetch import FetchHandler
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from protocol.kafka.messages.fetch_response import FetchResponse
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.coordinator.kafka.wire import KafkaWire, connected
+from tests.coordinator.kafka.wire import KafkaWire, connected, request_frame
 from tests.protocol.kafka.written import Record, written
 
 NO_SESSION = 0
@@ -203,3 +206,37 @@ async def test_a_topic_that_is_deleted_is_not_read_under_its_id(
         assert not partition.records
         later = await reader.ask(fetching(begun.session_id, 2, []), 17)
         assert later.responses[0].partitions[0].error_code == KafkaCode.UNKNOWN_TOPIC_ID
+
+
+async def test_what_waits_behind_an_unanswered_request_is_neither_read_nor_kept(
+    coordinator: Coordinator, wire: KafkaWire, topic_id: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers leave in the order of requests: what a client asks for behind a long poll would be kept until then."""
+    read: list[int] = []
+    original = FetchHandler._read
+
+    async def counted(handler: FetchHandler, call: Call, wanted: list[Any]) -> bool:
+        enough = await original(handler, call, wanted)
+        read.append(len(wanted))
+        return enough
+
+    monkeypatch.setattr(FetchHandler, "_read", counted)
+    await append(wire, 1, b"v" * 100_000)
+    behind = 200
+    async with connected(coordinator.kafka_address) as greedy:
+        long_poll = fetching(NO_SESSION, IN_NONE, reading(topic_id, {0: 0}), max_wait_ms=30_000)
+        much = fetching(NO_SESSION, IN_NONE, reading(topic_id, {1: 0}))
+        for number, request in enumerate((long_poll, *[much] * behind)):
+            greedy.writer.write(request_frame(request, 12, number))
+        async with asyncio.timeout(20):
+            while sum(task.get_name() == "cohort-FetchRequest" for task in asyncio.all_tasks()) <= behind:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert not read
+        await append(wire, 0)
+        async with asyncio.timeout(60):
+            for number in range(behind + 1):
+                told, response = await greedy.answer(FetchRequest.API_KEY, 12)
+                assert told == number
+                (partition,) = response.responses[0].partitions
+                assert len(partition.records or b"") > (100_000 if number else 50)

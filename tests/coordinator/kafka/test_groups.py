@@ -58,6 +58,14 @@ async def joined(wire: KafkaWire, group: str, version: int = 9, member_id: str =
     return told
 
 
+async def test_a_rebalance_timeout_without_an_end_is_one_of_a_day(wire: KafkaWire) -> None:
+    """Kafka knows no upper bound, and Java programs write ``max.poll.interval.ms=2147483647``."""
+    endless = joining("g")
+    endless.rebalance_timeout_ms = 2**31 - 1
+    told = await wire.ask(endless, 3)
+    assert told.error_code == ErrorCode.NONE
+
+
 async def member(wire: KafkaWire, group: str, version: int = 9) -> Any:
     """Joins a group alone and brings the assignment."""
     told = await joined(wire, group, version)

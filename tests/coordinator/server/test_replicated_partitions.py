@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -21,7 +22,7 @@ from coordinator.server.handlers.fetch import FetchHandler, _Wanted
 from coordinator.server.handlers.led_partitions import KnownLeader, LedPartitions
 from coordinator.server.handlers.list_offsets import ListOffsetsHandler
 from coordinator.server.handlers.produce import ProduceHandler
-from coordinator.server.handlers.produced_batches import Inflation
+from coordinator.server.handlers.produced_batches import MAX_ON_LOOP_BYTES, Inflation
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -71,12 +72,21 @@ class Served:
 
     async def produce(self, acks: int = -1) -> PartitionProduceResponse:
         """The answer to one batch."""
+        return await self.produce_meanwhile(BATCH, lambda: pytest.fail("it is checked at once"), acks)
+
+    async def produce_meanwhile(
+        self, batch: bytes, meanwhile: Callable[[], object], acks: int
+    ) -> PartitionProduceResponse:
+        """The same for a batch that a thread checks, while something else happens."""
         answer: asyncio.Future[PartitionProduceResponse] = asyncio.get_running_loop().create_future()
+        data = PartitionProduceData(0, batch)
         try:
-            for _ in self._produce._append(
-                TopicProduceData(TOPIC, ()), PartitionProduceData(0, BATCH), acks, Inflation(), answer.set_result, None
+            for checking in self._produce._append(
+                TopicProduceData(TOPIC, ()), data, acks, Inflation(), answer.set_result, None
             ):
-                raise AssertionError("it is checked at once")
+                meanwhile()
+                if checking is not None:
+                    await checking
         except TopicError as error:
             return self._produce._refusal(TOPIC, 0, error.code, str(error))
         return await asyncio.wait_for(answer, 20)
@@ -138,6 +148,19 @@ async def test_a_follower_names_the_leader(tmp_path: Path) -> None:
         newer = leads.find(current_leader_epoch=1)
         assert newer is not None
         assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_a_registration_that_ends_while_a_thread_checks_a_batch_is_seen(tmp_path: Path, acks: int) -> None:
+    large = encode_batch([bytes(MAX_ON_LOOP_BYTES)], [b"k"], timestamps_ms=[1])
+    async with led(tmp_path) as (_, one, _, _):
+        served = Served(one)
+        told = await served.produce_meanwhile(large, lambda: setattr(served.member, "is_valid", False), acks)
+        assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        served.member.is_valid = True
+        told = await served.produce_meanwhile(large, lambda: one.logs.led.pop((TOPIC, 0)), acks)
+        assert told.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert one.log().end_offset == 0
 
 
 async def test_a_node_whose_registration_may_be_over_answers_for_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from coordinator.server.budget import ByteBudget
 from coordinator.server.native_codec import NativeCodec
-from coordinator.server.server_connection import Codec, RequestRefusedError, ServerConnection
+from coordinator.server.server_connection import (
+    MOST_HELD_BACK_BYTES,
+    Codec,
+    RequestRefusedError,
+    ServerConnection,
+)
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import FrameReader, RequestFrame, decode_response, encode_frame, encode_request
@@ -316,6 +321,33 @@ def test_another_codec_speaks_another_wire_whose_answers_leave_in_the_order_of_t
     wire.receive(b" \n")
     assert taken(wire) == []
     assert wire.outgoing == [b"6 no: no group\n"]
+
+
+def test_answers_that_wait_for_an_earlier_one_count_as_requests_under_way() -> None:
+    wire = connection(codec=LineCodec(), max_in_flight=3)
+    wire.receive(b"1 g\n2 g\n3 g\n4 g\n")
+    one, two, three = taken(wire)
+    assert wire.is_next(1)
+    assert not wire.is_next(3)
+    assert wire.answer(two, CARRY_ON) == wire.answer(three, CARRY_ON) == []
+    assert taken(wire) == [], "what was answered is still held"
+    assert wire.held_back == len(b"2 ok\n3 ok\n")
+    assert wire.answer(one, CARRY_ON) == [b"1 ok\n", b"2 ok\n", b"3 ok\n"]
+    assert wire.held_back == 0
+    (four,) = taken(wire)
+    assert wire.is_next(4)
+    assert wire.answer(four, CARRY_ON) == [b"4 ok\n"]
+
+
+def test_a_connection_that_holds_much_back_takes_no_further_request() -> None:
+    wire = connection(codec=LineCodec())
+    wire.receive(b"1 g\n2 g\n")
+    one, two = taken(wire)
+    wire.receive(b"3 g\n")
+    assert wire.answer_packed(two, b"", bytes(MOST_HELD_BACK_BYTES)) == []
+    assert taken(wire) == []
+    wire.answer(one, CARRY_ON)
+    assert [call.correlation_id for call in taken(wire)] == [3]
 
 
 class Greeting:
