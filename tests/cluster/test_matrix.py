@@ -74,6 +74,23 @@ async def test_a_leader_is_killed_and_its_port_refuses_connections(tmp_path: Pat
     copies_agree(nodes)
 
 
+async def test_nodes_whose_port_refuses_connections_are_not_waited_for(tmp_path: Path) -> None:
+    """Quick failover: the session would be five times as long as the bound."""
+    async with running(tmp_path, "--node-session-ms", "10000") as nodes, probing(nodes) as probe:
+        async with Admin(nodes.address) as admin:
+            controller = (await admin.describe_cluster()).controller_id  # its office is over with its session only
+            leaders = [each.leader for each in await described(admin)]
+        node = nodes[next(leader for leader in leaders if leader != controller)]
+        began = now()
+        await nodes.kill(node)
+        await probe.acknowledged(began + 0.2, 30)
+        await asyncio.sleep(1)
+        probe.assert_within(0.6, began)
+        await nodes.start_node(node)
+        await in_sync(nodes.address)
+    copies_agree(nodes)
+
+
 async def test_a_follower_is_killed(tmp_path: Path) -> None:
     async with running(tmp_path) as nodes, probing(nodes, partitions=1) as probe:
         async with Admin(nodes.address) as admin:
@@ -397,13 +414,22 @@ async def test_the_leader_of_etcd_is_lost_and_then_its_quorum(tmp_path: Path, st
         await probe.acknowledged(now(), 30)
         probe.assert_within(0.5, began)
         await asyncio.to_thread(members.compact)
+        async with Admin(nodes.address) as admin:
+            led = {each.partition: (each.leader, each.leader_epoch) for each in await described(admin)}
         other = next(member for member in members.members if member is not leader)
         await asyncio.to_thread(other.kill)
-        await asyncio.sleep(S + 2)
+        lost = now()
+        await asyncio.sleep(S + 3)
         quiet = now()
+        last = max(answers[-1][0] for answers in probe.answers.values())
+        assert last <= lost + S + 1 + probe.stalls.since(lost), (
+            "a node that may have been replaced acknowledges nothing"
+        )
         await asyncio.to_thread(members.heal)
         await probe.acknowledged(quiet, 40)
         await in_sync(nodes.address)
+        async with Admin(nodes.address) as admin:
+            assert {each.partition: (each.leader, each.leader_epoch) for each in await described(admin)} == led
     copies_agree(nodes)
 
 

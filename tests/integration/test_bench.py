@@ -41,7 +41,7 @@ METRICS = {
     "failover": {"group_heartbeats_s",
                  *(f"{which}_partition_{figure}_s" for which in ("first", "every") for figure in ("p50", "max"))},
     "metadata": {"created_s", "all_in_sync_s", "memory_of_a_node_mb", "idle_cpu_percent", "all_led_again_s",
-                 "start_of_a_node_s", "in_sync_again_s"},
+                 "all_acknowledged_again_s", "start_of_a_node_s", "in_sync_again_s"},
     "consume": {
         f"{call}_{size}_{unit}_per_s"
         for call in ("getmany", "columns")
