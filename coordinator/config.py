@@ -80,6 +80,9 @@ class Settings:
     metadata_key: str = _setting("", "file with the key of metadata_cert")
     metadata_user: str = _setting("", "user of etcd")
     metadata_password_file: str = _setting("", "file with the password of metadata_user")
+    allow_old_etcd: Literal["no", "yes"] = _setting(
+        "no", "yes: an etcd older than 3.5.18 is used too, which may lose events of a watch, leases or data"
+    )
     serve_metadata: str = _setting(
         "",
         "HOST:PORT where this node offers its local metadata to other nodes, for trying out: it is on this disk only",

@@ -54,6 +54,7 @@ def metadata_access(settings: Settings) -> Access:
         key=content("metadata_key"),
         user=settings.metadata_user,
         password=(content("metadata_password_file") or b"").decode(errors="surrogateescape").rstrip("\r\n"),
+        allow_old_etcd=settings.allow_old_etcd == "yes",
     )
 
 

@@ -79,9 +79,14 @@ class ClusterCalls(AdminCalls):
         still has replicas: move those first, see ``drain_node``.
         """
         request, deadline = UnregisterBrokerRequest(node_id), self._deadline(timeout_ms)
+        attempts = 0
 
         async def once() -> None:
+            nonlocal attempts
+            attempts += 1
             response = await self._cluster.call(request, UnregisterBrokerResponse, deadline=deadline)
+            if response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED and attempts > 1:
+                return  # an attempt before was in time after all: it found the node, or it would have said this
             if response.error_code != ErrorCode.NONE:
                 raise error_for(response.error_code, response.error_message)
 
@@ -159,11 +164,13 @@ class ClusterCalls(AdminCalls):
     async def drain_node(self, node_id: int, *, timeout_ms: int | None = None) -> dict[TopicPartition, tuple[int, ...]]:
         """Moves all that a node has to other nodes, so that it can be removed; returns where its partitions go.
 
-        Raises ``InvalidReplicationFactorError`` when the others are too few for a partition, naming it, and
-        ``BrokerIdNotRegisteredError`` for an id that no node has.
+        A node that does not live may be drained too: what it has is copied from the leaders, and what nobody else has waits
+        until it comes back. Raises ``InvalidReplicationFactorError`` when the others are too few for a partition, naming it,
+        and ``BrokerIdNotRegisteredError`` for an id that no node has.
         """
         deadline = self._deadline(timeout_ms)
-        known = [node.node_id for node in (await self.describe_cluster(timeout_ms=deadline.remaining_ms())).nodes]
+        cluster = await self.describe_cluster(timeout_ms=deadline.remaining_ms())
+        known = sorted(node.node_id for node in (*cluster.nodes, *cluster.absent_nodes))
         if node_id not in known:
             raise BrokerIdNotRegisteredError(f"there is no node {node_id}; the nodes are {known}")
         return await self._replan(

@@ -19,7 +19,7 @@ from coordinator.controller.core import (
     has_leader,
     prefer,
 )
-from coordinator.controller.topics import MAX_REPLICATION_FACTOR, room_left
+from coordinator.controller.topics import MAX_REPLICATION_FACTOR, ClusterTopics, room_left
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Compare, Delete, Operation, Put
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
@@ -332,6 +332,24 @@ class Administration:
     def known_nodes(self) -> dict[int, str]:
         """The racks of all nodes that were ever registered and not forgotten, by node id."""
         return {int(known.key.removeprefix(NODES)): str(known.value["rack"]) for known in self._store.range(NODES)}
+
+    async def remove_node(self, node: int, topics: ClusterTopics | None) -> None:
+        """Forgets a node, and takes it out of the notes of deleted topics, whose logs it cannot remove any more.
+
+        Done again after a failure it ends what was begun: a node that only such notes know is no error. Without ``topics``
+        there are no notes. Raises ``TopicError`` as ``forget_node``.
+        """
+        try:
+            await self.forget_node(node)
+        except TopicError as error:
+            if (
+                error.code != ErrorCode.BROKER_ID_NOT_REGISTERED
+                or topics is None
+                or not self._catalog.deletions_of(node)
+            ):
+                raise
+        if topics is not None:
+            await topics.deletion_done([topic_id for topic_id, _, _ in self._catalog.deletions_of(node)], node)
 
     async def forget_node(self, node: int) -> None:
         """Forgets a node that will not come back. Raises ``TopicError``."""

@@ -118,7 +118,7 @@ class Controller:
         self._preferred: set[Partition] = set()
         """Whose leadership goes back to the first replica if nothing else is to be done."""
         self._adding: set[Partition] = set()
-        """Of which replicas are being added, as far as they were looked at."""
+        """Of which replicas are being added, those of the controllers before too."""
         self._waiting: dict[Partition, None] = {}
         """Reassignments that begin when others are done."""
         self._under_way: set[Partition] = set()
@@ -182,6 +182,7 @@ class Controller:
         topics = self._catalog.topics
         self._configs = {name: topic.config for name, topic in topics.items()}
         for topic in topics.values():
+            self._adding.update((topic.topic_id, index) for index, state in enumerate(topic.partitions) if state.adding)
             self._look_at([(topic.topic_id, index) for index in range(len(topic.partitions))])
         self._tidy_soon()
 
@@ -254,7 +255,7 @@ class Controller:
 
     def _fill(self, batch: _Batch, fence: Compare, most: int) -> int:
         """Decides about partitions until the transaction is full; returns how many were looked at."""
-        looked_at = 0
+        looked_at, adding = 0, len(self._adding)
         for partition in tuple(islice(self._dirty, most)):
             if len(batch.reasons) >= self._limit:
                 break
@@ -265,7 +266,16 @@ class Controller:
                 break
             del self._dirty[partition]
             looked_at += 1
+        if len(self._adding) < adding:  # also as a topic was deleted, of which nothing is written
+            self._let_begin(MAX_REASSIGNING - len(self._adding))
         return looked_at
+
+    def _let_begin(self, most: int) -> None:
+        """Has some of the reassignments that wait looked at again."""
+        released = tuple(islice(self._waiting, max(0, most)))
+        for partition in released:
+            del self._waiting[partition]
+        self._dirty.update(dict.fromkeys(released))
 
     def _decide(self, partition: Partition) -> PartitionUpdate[Partition] | None:
         topic_id, index = partition
@@ -315,10 +325,8 @@ class Controller:
         finally:
             self._writing.discard(asyncio.current_task())
             self._under_way.difference_update(batch.reasons)
-            released = tuple(islice(self._waiting, MAX_REASSIGNING))
-            for partition in released:
-                del self._waiting[partition]
-            self._dirty.update(dict.fromkeys((*batch.reasons, *released)))  # more may follow now
+            self._dirty.update(dict.fromkeys(batch.reasons))  # more may follow now
+            self._let_begin(MAX_REASSIGNING)
             self._wake(delay_s)
 
     async def _catch_up(self) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("grpc", reason="the extra etcd is not installed")
 
+from coordinator.config import Settings, load_settings
+from coordinator.embedded import metadata_access
 from coordinator.metadata.authority import Put
 from coordinator.metadata.etcd import endpoints
 from coordinator.metadata.etcd.calls import GrpcEtcd
@@ -72,10 +74,11 @@ async def test_old_versions_are_refused_unless_they_are_allowed(
     one_member: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "OLDEST", (99, 0, 0))
-    with pytest.raises(MetadataUnavailableError, match=r"may lose events .*: use 99\.0\.0 or newer"):
-        await opened_within(one_member, Access(), 1_000)
-    store = await opened_within(one_member, Access(allow_old_etcd=True), LONG_MS)
+    allowed, _ = load_settings(["--allow-old-etcd", "yes"], {})
+    store = await opened_within(one_member, metadata_access(allowed), LONG_MS)
     await store.close()
+    with pytest.raises(MetadataUnavailableError, match=r"use 99\.0\.0 or newer, or allow it with allow_old_etcd=yes"):
+        await opened_within(one_member, metadata_access(Settings()), 2_000)
 
 
 async def opened_within(members: Members, access: Access, timeout_ms: int) -> EtcdStore:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 
 from client import Admin, Consumer, Producer
 from coordinator.cluster import Cluster
@@ -65,6 +66,27 @@ async def test_a_node_that_stops_hands_over_first(cluster: Cluster) -> None:
         await stopping
     assert 1 not in await leaders(cluster)
     assert len(await read(cluster, 400)) == 400
+
+
+async def test_a_stop_waits_no_longer_than_it_may_for_others_to_lead() -> None:
+    settings = {
+        "node_session_ms": 60_000,
+        "controlled_shutdown_ms": 400,
+    }  # without the bound a stop would wait for either
+    async with Cluster(nodes=2, **settings) as cluster:
+        async with Admin(cluster.address) as admin:
+            await admin.create_topics({"lines": PARTITIONS})
+        led = (await leaders(cluster)).count(0)
+        store = cluster._nodes[0]._store
+        assert store is not None
+        store.cut_off()  # it cannot say that it stops
+        began = asyncio.get_running_loop().time()
+        with structlog.testing.capture_logs() as events:
+            await cluster.stop(0)
+        assert 0.4 <= asyncio.get_running_loop().time() - began < 20
+    told = [event for event in events if event["event"] == "leaderships_not_handed_over"]
+    assert [event["timeout_s"] for event in told] == [0.4]
+    assert told[0]["partitions"] >= led > 0  # those of the coordinators too
 
 
 async def test_a_node_that_comes_back_is_in_sync_again(cluster: Cluster) -> None:

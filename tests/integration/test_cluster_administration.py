@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from client.errors import (
     NoReassignmentInProgressError,
 )
 from coordinator.cluster import Cluster
+from coordinator.metadata.authority import Compare, KeyValue, Operation
+from coordinator.metadata.store import MetadataUnavailableError
 from tests.integration import cohort_command
 
 T0 = TopicPartition("t", 0)
@@ -65,6 +68,75 @@ async def test_the_nodes_of_a_cluster_are_described_and_those_that_are_gone_too(
     assert status == 0
     assert "absent" in printed
     assert "do not stop a node now: node 2 is absent" in printed
+
+
+async def test_a_node_that_is_dead_is_drained_and_removed_with_its_notes_of_deleted_topics() -> None:
+    async with (
+        Cluster(nodes=4, log_level="error", node_session_ms=2_000) as cluster,
+        Admin(cluster.addresses[0]) as admin,
+    ):
+        await admin.create_topics({"t": 4}, replication_factor=2)
+        await admin.create_topics({"gone": 2}, replication_factor=4)
+        await admin.reassign_partitions({T0: [3, 0]})
+        await until(lambda: in_sync(admin, "t", 2))
+        async with Producer(cluster.addresses[0], acks="all") as producer:
+            await producer.send_many("t", [b"%d" % number for number in range(100)])
+        before = {partition: log.end for partition, log in (await admin.describe_logs("t")).items()}
+        await cluster.kill(3)
+
+        async def noticed() -> bool:
+            return [node.node_id for node in (await admin.describe_cluster()).absent_nodes] == [3]
+
+        await until(noticed)
+        await admin.delete_topics("gone")
+        with pytest.raises(InvalidRequestError, match=r"node 3 has replicas of .* reassign them to other nodes first"):
+            await admin.remove_node(3)
+        status, printed, said = await cohort(cluster, "topics", "reassign", "--drain-node", "3")
+        assert (status, said) == (0, "")
+        assert "t " in printed
+
+        async def moved() -> bool:
+            return await admin.list_reassignments() == {}
+
+        await until(moved)
+        described = (await admin.describe_topics("t"))["t"]
+        assert all(3 not in each.replicas and len(each.replicas) == 2 for each in described.partitions)
+        await until(lambda: in_sync(admin, "t", 2))
+        assert {partition: log.end for partition, log in (await admin.describe_logs("t")).items()} == before
+        assert await admin.drain_node(3) == {}
+        assert [note.value["nodes"] for note in notes(cluster)] == [[3]]
+        lost = lose_one_answer(cluster)
+        assert (await cohort(cluster, "cluster", "remove-node", "3"))[0] == 0
+        assert lost == ["deleting"], "the second attempt finds all done"
+        assert notes(cluster) == []
+        assert (await admin.describe_cluster()).absent_nodes == ()
+        with pytest.raises(BrokerIdNotRegisteredError, match=r"there is no node 3; the nodes are \[0, 1, 2\]"):
+            await admin.drain_node(3)
+
+
+def lose_one_answer(cluster: Cluster) -> list[str]:
+    """The next change of a note of a deleted topic is carried out, and its answer gets lost; the list tells that it did."""
+    lost: list[str] = []
+    for store in filter(None, (node._store for node in cluster._nodes)):
+
+        async def losing(
+            compare: Sequence[Compare], operations: Sequence[Operation], carry_out: Any = store.transaction, **rest: int
+        ) -> int | None:
+            revision: int | None = await carry_out(compare, operations, **rest)
+            if not lost and any(condition.key.startswith("deleting/") for condition in compare):
+                lost.append("deleting")
+                raise MetadataUnavailableError("no answer", "unknown")
+            return revision
+
+        store.transaction = losing  # type: ignore[method-assign]
+    return lost
+
+
+def notes(cluster: Cluster) -> Sequence[KeyValue]:
+    """Of deleted topics, as the first node knows them: those whose logs some node has still to remove."""
+    store = cluster._nodes[0]._store
+    assert store is not None
+    return store.range("deleting/")
 
 
 async def test_topics_are_kept_on_as_many_nodes_as_asked_for_and_moved_while_they_are_in_use(cluster: Cluster) -> None:

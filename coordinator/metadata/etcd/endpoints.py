@@ -140,7 +140,7 @@ class Endpoints:
         if version < OLDEST and not self._access.allow_old_etcd:
             raise EtcdUnavailableError(
                 f"etcd {status.version} may lose events of a watch, leases or data, and refuse logins: use "
-                f"{'.'.join(map(str, OLDEST))} or newer, or allow it with allow_old_etcd",
+                f"{'.'.join(map(str, OLDEST))} or newer, or allow it with allow_old_etcd=yes",
                 "none",
             )
         if self._cluster not in (0, status.header.cluster_id):

@@ -15,13 +15,9 @@ _TIMEOUT_MS: Final = 30_000
 
 def handler(node: Node) -> Handler:
     """Forgets it, and answers then."""
-    return change_handler(node, _forget, UnregisterBrokerResponse, _TIMEOUT_MS)
+    return change_handler(node, _remove, UnregisterBrokerResponse, _TIMEOUT_MS)
 
 
-async def _forget(node: Node, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    broker_id = request.broker_id
-    await node.administration.forget_node(broker_id)
-    if node.cluster_topics is not None:
-        deleted = [topic_id for topic_id, _, _ in node.catalog.deletions_of(broker_id)]
-        await node.cluster_topics.deletion_done(deleted, broker_id)  # it cannot remove its logs of them
+async def _remove(node: Node, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    await node.administration.remove_node(request.broker_id, node.cluster_topics)
     return UnregisterBrokerResponse(ErrorCode.NONE)

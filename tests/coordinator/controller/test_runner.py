@@ -13,13 +13,14 @@ import pytest
 from coordinator.controller import runner
 from coordinator.controller.core import PartitionUpdate
 from coordinator.controller.writes import conditions
-from coordinator.metadata.authority import Compare, Operation, Put
+from coordinator.metadata.authority import Compare, Delete, DeletePrefix, Operation, Put
 from coordinator.metadata.keys import (
     CLUSTER_FORMAT,
     creating_key,
     encode_partition,
     live_key,
     partition_key,
+    partitions_prefix,
     reassignment_key,
     topic_key,
 )
@@ -135,6 +136,35 @@ def test_a_reassignment_adds_replicas_waits_for_them_and_lets_the_others_go() ->
         assert nodes[1].store.range("reassignments/") == []
         judge.check()
         await stop_all(nodes)
+
+    simulate(scenario)
+
+
+def test_a_new_controller_lets_no_more_reassignments_begin_and_waiting_ones_when_a_topic_goes() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        judge = Judge(etcd.world.authority)
+        nodes = await started(etcd, 4)
+        first, other = controller_of(nodes), nodes[1]
+        assert first is not other
+        ids = {name: await other.make_topic(name, [(2, 3)] * runner.MAX_REASSIGNING) for name in "az"}
+        for name in "za":  # a new controller looks at the one first that waits
+            keys = [reassignment_key(ids[name], index) for index in range(runner.MAX_REASSIGNING)]
+            await other.store.transaction([], [Put(key, {"target": [2, 4]}) for key in keys])
+            await asyncio.sleep(0.5)
+
+        def adding() -> dict[str, int]:
+            known = other.catalog.topics
+            return {name: sum(bool(state.adding) for state in known[name].partitions) for name in sorted(known)}
+
+        assert adding() == {"a": 0, "z": runner.MAX_REASSIGNING}
+        first.kill()
+        await soon(lambda: any(node.controller.is_active for node in nodes[1:]), FAILOVER_S)
+        await asyncio.sleep(1)
+        assert adding() == {"a": 0, "z": runner.MAX_REASSIGNING}
+        await other.store.transaction([], [Delete(topic_key("z")), DeletePrefix(partitions_prefix(ids["z"]))])
+        await soon(lambda: adding() == {"a": runner.MAX_REASSIGNING}, 1)
+        judge.check()
+        await stop_all(nodes[1:])
 
     simulate(scenario)
 

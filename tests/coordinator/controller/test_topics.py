@@ -14,7 +14,15 @@ from coordinator.controller.internal_topics import InternalTopics
 from coordinator.controller.topics import MAX_DELETED, ClusterTopics
 from coordinator.metadata.authority import Compare, Operation, Put
 from coordinator.metadata.catalog import INTERNAL_TOPICS, OFFSETS_TOPIC, Catalog, TopicError
-from coordinator.metadata.keys import CREATING, deleting_key, live_key, partitions_prefix, reassignment_key, topic_key
+from coordinator.metadata.keys import (
+    CREATING,
+    deleting_key,
+    live_key,
+    node_key,
+    partitions_prefix,
+    reassignment_key,
+    topic_key,
+)
 from coordinator.metadata.memory import MemoryStore
 from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 from protocol.errors import ErrorCode
@@ -259,6 +267,36 @@ async def test_a_deleted_topic_is_noted_until_each_node_has_removed_its_logs() -
         await other.topics.deletion_done([topic.topic_id], left)
     await follow(node.store)
     assert (node.store.get(deleting_key(topic.topic_id)), node.catalog.is_deleted(topic.topic_id)) == (None, False)
+
+
+@pytest.mark.parametrize("fate", ["lost", "late", "unreachable"])
+async def test_a_node_that_is_removed_leaves_the_notes_of_deleted_topics_at_the_second_attempt_too(fate: str) -> None:
+    cluster, node, other = await three()
+    await node.create("a", 3, 3)
+    topic_id = node.catalog.topic("a").topic_id
+    await put(node.store, (node_key(3), {"directory": "dir3", "rack": ""}))
+    await cluster.leave(3)
+    assert await node.topics.delete([node.catalog.topic("a")]) == {}
+    await follow(other.store)
+    for left in (1, 2):
+        await other.topics.deletion_done([topic_id], left)
+    await follow(node.store)
+    fates = iter(["fine", fate])
+    node.store.fate = lambda: next(fates, "fine")
+    with pytest.raises(MetadataUnavailableError):
+        await Administration(node.store, node.catalog).remove_node(3, node.topics)
+    await follow(other.store)
+    assert other.store.get(node_key(3)) is None
+    assert (other.store.get(deleting_key(topic_id)) is None) == (fate == "late")
+    again = Administration(other.store, other.catalog).remove_node(3, other.topics)
+    if fate == "late":  # all is done
+        with pytest.raises(TopicError, match="there is no node 3"):
+            await again
+    else:
+        await again
+    assert (other.store.range("deleting/"), other.catalog.deletions()) == ([], [])
+    with pytest.raises(TopicError, match="there is no node 3"):
+        await Administration(other.store, other.catalog).remove_node(3, other.topics)
 
 
 async def test_many_topics_are_deleted_by_few_transactions_and_noted_by_few() -> None:
