@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from coordinator.metadata import urls
 from coordinator.metadata.partitions import MAJORITY
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
+from protocol.framing import MAX_BATCH_IN_FRAME, MAX_RECORDS_IN_FRAME
 
 ENVIRONMENT_PREFIX: Final = "COHORT_"
 CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
@@ -111,7 +112,7 @@ class Settings:
         10_000, "a follower that has not had all records for so long leaves the in-sync replicas, in ms", 100, 2**31 - 1
     )
     replica_fetch_max_bytes: int = _setting(
-        8 * 1024 * 1024, "most bytes of records in one answer to a follower", 1024, 2**30
+        8 * 1024 * 1024, "most bytes of records in one answer to a follower", 1024, MAX_RECORDS_IN_FRAME
     )
     replica_fetch_wait_max_ms: int = _setting(500, "how long a follower's fetch waits for records, in ms", 1, 60_000)
     replication_throttle_bytes_per_s: int = _setting(
@@ -204,7 +205,7 @@ class Settings:
     )
     segment_bytes: int = _setting(64 * 1024 * 1024, "bytes after which a log begins a new segment", 1024, 2**31 - 1)
     max_message_bytes: int = _setting(
-        1_048_588, "largest record batch in bytes; topics can override it", 128, 64 * 1024 * 1024
+        1_048_588, "largest record batch in bytes; topics can override it", 128, MAX_BATCH_IN_FRAME
     )
     retention_ms: int = _setting(
         604_800_000,
@@ -263,7 +264,7 @@ class Settings:
         2**63 - 1,
     )
     max_fetch_wait_ms: int = _setting(60_000, "longest time a long poll is held, in ms", 0, 3_600_000)
-    max_fetch_bytes: int = _setting(32 * 1024 * 1024, "most bytes of records in one answer", 1024, 2**30)
+    max_fetch_bytes: int = _setting(32 * 1024 * 1024, "most bytes of records in one answer", 1024, MAX_RECORDS_IN_FRAME)
 
     offsets_segment_bytes: int = _setting(
         16 * 1024 * 1024,

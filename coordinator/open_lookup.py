@@ -26,6 +26,8 @@ from coordinator.runtime.shard import CoordinatorShard, ShardState
 from coordinator.server.peers.client import PeerLostError
 from coordinator.transactions.core import TransactionCore
 from coordinator.transactions.orders import FindOpen, MarkerPartition
+from protocol.limits import cut
+from protocol.messages import ApiKey
 from protocol.messages.transactions import (
     MarkerTopic,
     OpenTransactionsRequest,
@@ -40,7 +42,8 @@ ANSWER_S: Final = 5.0
 """How long another node may take."""
 
 _LOOKS_PER_TURN: Final = 256
-"""Transactions that are looked for in one turn of the loop: about 2 ms. In a cluster so many travel together."""
+"""Transactions that are looked for in one turn of the loop: about 2 ms. In a cluster so many are asked for together, in as
+few requests to each leader as take them."""
 
 _Shard = CoordinatorShard[TransactionCore]
 
@@ -209,15 +212,17 @@ class OpenLookup:
     async def _asked(self, cluster: Cluster, node: int, orders: Sequence[FindOpen]) -> list[bool | None]:
         if node == cluster.membership.me.node:
             return await self._here.look_for_all(orders)
-        request = OpenTransactionsRequest(tuple(_sought(order) for order in orders))
+        found: list[bool | None] = []
         try:
             connection = await cluster.peers.connect(node, PURPOSE)
-            response = await connection.request(request, OpenTransactionsResponse, timeout_s=ANSWER_S)
+            for some in cut(ApiKey.OPEN_TRANSACTIONS, map(_sought, orders), _elements):
+                request = OpenTransactionsRequest(tuple(some))
+                response = await connection.request(request, OpenTransactionsResponse, timeout_s=ANSWER_S)
+                states = response.states if len(response.states) == len(some) else (-1,) * len(some)
+                found += [None if state < 0 else bool(state) for state in states]
         except PeerLostError as error:
             log.info("open_lookup_not_answered", node=node, error=str(error))
-            return [None] * len(orders)
-        states = response.states if len(response.states) == len(orders) else (-1,) * len(orders)
-        return [None if state < 0 else bool(state) for state in states]
+        return found + [None] * (len(orders) - len(found))
 
     def _leader(self, place: MarkerPartition, me: int) -> int:
         """This node sees to topics that are gone."""
@@ -241,6 +246,10 @@ class OpenLookup:
 def _is_wanted(shard: _Shard, order: FindOpen) -> bool:
     """Else it asks again when it is loaded again."""
     return shard.state is ShardState.ACTIVE and shard.core.is_unsure(order.transaction)
+
+
+def _elements(sought: SoughtTransaction) -> int:
+    return 4 + sum(3 + len(topic.partitions) for topic in sought.topics)
 
 
 def _sought(order: FindOpen) -> SoughtTransaction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,11 +20,14 @@ from coordinator.runtime.markers import End, MarkerReport
 from coordinator.server.peers.client import PeerLostError
 from coordinator.transactions.orders import MarkerPartition
 from protocol.errors import ErrorCode
+from protocol.limits import cut
+from protocol.messages import ApiKey
 from protocol.messages.transactions import (
     MarkerTopic,
     TransactionMarker,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
+    WrittenMarker,
 )
 
 log = get_logger()
@@ -38,8 +41,9 @@ ANSWER_S: Final = 10.0
 MAX_UNDER_WAY: Final = 16
 """Requests to one node without an answer. What comes meanwhile travels in the next."""
 
-MAX_ENDS: Final = 2_048
-"""Ends in one request, some 50 bytes each."""
+MAX_ENDS: Final = 1_024
+"""Ends that travel together, some 50 bytes and 11 elements each. Where one transaction has more members in a partition they
+take several requests."""
 
 _MOVED: Final = "the partition has another leader now"
 
@@ -138,12 +142,15 @@ class RemoteMarkers:
     async def _send(self, node: int, items: list[_Item]) -> None:
         try:
             connection = await self._cluster.peers.connect(node, PURPOSE)
-            response = await connection.request(_request(items), WriteTxnMarkersResponse, timeout_s=ANSWER_S)
+            written: list[WrittenMarker] = []
+            for request in _requests(items):
+                response = await connection.request(request, WriteTxnMarkersResponse, timeout_s=ANSWER_S)
+                written += response.markers
         except PeerLostError as error:
             for item in items:
                 item.report.refused(str(error))
         else:
-            _report(items, response)
+            _report(items, written)
 
     def _ended(self, queue: _Node, task: asyncio.Task[None]) -> None:
         known = self._sending.pop(task, None)
@@ -162,38 +169,43 @@ class RemoteMarkers:
 
 
 def _some(items: deque[_Item]) -> list[_Item]:
-    some, ends = [items.popleft()], 0
-    while items and (ends := ends + len(some[-1].ends)) < MAX_ENDS:
+    some = [items.popleft()]
+    left = MAX_ENDS - len(some[0].ends)
+    while items and (left := left - len(items[0].ends)) >= 0:
         some.append(items.popleft())
     return some
 
 
-def _request(items: Iterable[_Item]) -> WriteTxnMarkersRequest:
+def _requests(items: Iterable[_Item]) -> Iterator[WriteTxnMarkersRequest]:
     where: dict[tuple[End, Coordinator], dict[str, dict[int, None]]] = {}
     for item in items:
         for end in item.ends:
             topics = where.setdefault((end, item.coordinator), {})
             topics.setdefault(item.partition.topic_id, {})[item.partition.partition] = None
-    return WriteTxnMarkersRequest(
-        tuple(
-            TransactionMarker(
-                producer_id,
-                producer_epoch,
-                committed,
-                leader_epoch,
-                tuple(MarkerTopic(topic_id, tuple(partitions)) for topic_id, partitions in topics.items()),
-                partition,
-            )
-            for ((producer_id, producer_epoch, committed), (partition, leader_epoch)), topics in where.items()
+    markers = (
+        TransactionMarker(
+            producer_id,
+            producer_epoch,
+            committed,
+            leader_epoch,
+            tuple(MarkerTopic(topic_id, tuple(partitions)) for topic_id, partitions in topics.items()),
+            partition,
         )
+        for ((producer_id, producer_epoch, committed), (partition, leader_epoch)), topics in where.items()
     )
+    for some in cut(ApiKey.WRITE_TXN_MARKERS, markers, _elements):
+        yield WriteTxnMarkersRequest(tuple(some))
 
 
-def _report(items: Iterable[_Item], response: WriteTxnMarkersResponse) -> None:
+def _elements(marker: TransactionMarker) -> int:
+    return 7 + sum(3 + len(topic.partitions) for topic in marker.topics)
+
+
+def _report(items: Iterable[_Item], written: Iterable[WrittenMarker]) -> None:
     """A marker is known by its producer: an epoch of one is decided once, and a later one after this is complete."""
     refused: dict[tuple[int, str, int], str] = {}
     there: set[tuple[int, str, int]] = set()
-    for marker in response.markers:
+    for marker in written:
         for topic in marker.topics:
             for result in topic.partitions:
                 place = marker.producer_id, topic.topic_id, result.partition_index

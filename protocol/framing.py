@@ -21,6 +21,10 @@ from protocol.limits import count_elements, max_request_bytes, max_request_eleme
 from protocol.long_bytes import BIN32
 
 DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MAX_BATCH_IN_FRAME: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
+"""Bytes of the largest record batch: what travels beside it has room in the same frame."""
+MAX_RECORDS_IN_FRAME: Final = DEFAULT_MAX_FRAME_BYTES * 3 // 4
+"""Bytes of records of many partitions, of each of which more is told."""
 LENGTH_BYTES: Final = 4
 
 NEVER_COUNTED_BYTES: Final = 4096

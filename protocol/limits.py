@@ -8,8 +8,8 @@ a client sends more than one request where one would break them.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final, cast
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Final, TypeVar, cast
 
 from protocol.messages.api import ApiKey
 
@@ -18,6 +18,11 @@ MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 MAX_REQUEST_ELEMENTS: Final = 8_192
 """Most elements of a request, unless its kind has a bound of its own. Each step of serving so many takes 10 to 25 ms."""
+
+_AROUND_LIST: Final = 7
+"""Elements beside those of the only list of a request: the frame, four values in it, the body, the list."""
+
+_Entry = TypeVar("_Entry")
 
 _LARGE: Final = frozenset(
     {
@@ -54,6 +59,25 @@ def max_request_bytes(api_key: int, max_frame_bytes: int) -> int:
 def max_request_elements(api_key: int) -> int:
     """Most elements that a request of this kind may have."""
     return _ELEMENTS.get(api_key, MAX_REQUEST_ELEMENTS)  # type: ignore[call-overload, no-any-return]
+
+
+def cut(api_key: int, entries: Iterable[_Entry], elements: Callable[[_Entry], int]) -> Iterator[list[_Entry]]:
+    """The only list of a request in pieces, in order, each of which a request of this kind may have.
+
+    ``elements`` tells those of an entry. One that is too large comes alone.
+    """
+    most = max_request_elements(api_key) - _AROUND_LIST
+    piece: list[_Entry] = []
+    taken = 0
+    for entry in entries:
+        size = elements(entry)
+        if piece and taken + size > most:
+            yield piece
+            piece, taken = [], 0
+        piece.append(entry)
+        taken += size
+    if piece:
+        yield piece
 
 
 def least_elements(payload: bytes | bytearray, limit: int) -> int:

@@ -1,8 +1,9 @@
 """The data directory of a single node becomes that of a cluster's first node: its metadata is copied to the cluster's store.
 
 Topics keep their ids, settings and partitions, the cluster keeps its id, and producer ids go on where they were. Partitions
-have no leader until the controller elects this node. Each step can be done again; at its end ``metadata.json`` has another
-name, so that the directory is not served locally by mistake.
+have no leader until the controller elects this node. The directory gets an inventory of the logs that it should have: one
+that is missing is lost. Each step can be done again; at its end ``metadata.json`` has another name, so that the directory is
+not served locally by mistake.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from coordinator.filesystem.storage import Storage
 from coordinator.log_output import get_logger
 from coordinator.logs.topic_ids import check_topic_id
 from coordinator.metadata.authority import MAX_OPERATIONS, Compare, KeyValue, Operation, Put
+from coordinator.metadata.catalog import INTERNAL_TOPICS
 from coordinator.metadata.encoding import LOG, SNAPSHOT, MetadataDamagedError
 from coordinator.metadata.keys import IMPORTED, NODES, deleting_key, partition_key, partitions_prefix, topic_key
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.partitions import NO_LEADER
 from coordinator.metadata.producer_ids import KEY as PRODUCER_IDS
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
+from coordinator.nodes.inventory import Inventory, Log
 
 log = get_logger()
 
@@ -67,6 +70,8 @@ class SingleNodeMetadata:
                 await self._copy_topic(store, self._keys[key], node_id)
             await self._copy_rest(store, node_id)
             log.info("metadata_imported", topics=len(topics), cluster_id=self.cluster_id)
+        inventory = await Inventory.read(disk)
+        await inventory.add(self._logs())
         await disk.run(_put_aside, disk.storage)
 
     def check(self, store: MetadataStore, node_id: int, metadata: str) -> None:
@@ -91,6 +96,19 @@ class SingleNodeMetadata:
                 name, topic_id = key.removeprefix(topic_key("")), known.value["id"]
                 for index, _ in enumerate(self._partitions(topic_id)):
                     check_topic_id(storage, f"{name}-{index}", topic_id)
+
+    def _logs(self) -> Iterator[Log]:
+        """The logs that have to be there. Directories alone do not tell: one that is missing would be made anew, empty."""
+        names = {
+            known.value["id"]: key.removeprefix(topic_key(""))
+            for key, known in self._keys.items()
+            if key.startswith(topic_key(""))
+        }
+        for key in self._keys:
+            kind, _, place = key.partition("/")
+            topic_id, _, index = place.partition("/")
+            if topic_id in names and kind == ("created" if names[topic_id] in INTERNAL_TOPICS else "partitions"):
+                yield topic_id, int(index)
 
     def _partitions(self, topic_id: str) -> list[KeyValue]:
         prefix = partitions_prefix(topic_id)

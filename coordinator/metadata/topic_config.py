@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from coordinator.log.config import LogConfig
 from coordinator.metadata.partitions import MAJORITY
+from protocol.framing import MAX_BATCH_IN_FRAME
 
 Value = int | float | str
 """What a setting holds: JSON, as the metadata store keeps it."""
@@ -98,7 +99,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Whole | Share | OneOf]] = {
     "cleanup.policy": OneOf(("delete", "compact", "compact,delete")),
     "delete.retention.ms": Whole(0),
     "max.compaction.lag.ms": Whole(1),
-    "max.message.bytes": Whole(128, 64 * 1024 * 1024),
+    "max.message.bytes": Whole(128, MAX_BATCH_IN_FRAME),
     "message.timestamp.type": OneOf(("CreateTime", "LogAppendTime")),
     "min.cleanable.dirty.ratio": Share(),
     "min.compaction.lag.ms": Whole(0),
@@ -211,7 +212,12 @@ class TopicConfig:
 def effective_config(own: Mapping[str, Value], defaults: Mapping[str, Value]) -> TopicConfig:
     """What holds for a topic with the settings ``own``."""
     values = {name.replace(".", "_"): own.get(name, defaults[name]) for name in TOPIC_SETTINGS}
-    return TopicConfig(**values)  # type: ignore[arg-type]
+    config = TopicConfig(**values)  # type: ignore[arg-type]
+    if (
+        config.max_message_bytes > MAX_BATCH_IN_FRAME
+    ):  # as earlier versions allowed: no follower or consumer would get it
+        config = replace(config, max_message_bytes=MAX_BATCH_IN_FRAME)
+    return config
 
 
 def check_together(config: TopicConfig) -> None:

@@ -35,7 +35,7 @@ PURPOSE: Final = "replication"
 ANSWER_TIMEOUT_S: Final = 5.0
 """How long an answer may take beyond the time that a fetch is held."""
 MAX_NAMED: Final = 1_000
-"""Partitions in one request."""
+"""Partitions that one request names, and those that it has forgotten."""
 MAX_UNDER_WAY: Final = 2
 """Requests without an answer: one that is held, and a newer one."""
 POLL_DELAY_S: Final = 0.005
@@ -154,7 +154,8 @@ class LeaderFetcher:
         """What had nothing to ask when it was to be named."""
         self._named: dict[Key, FetchPartition] = {}
         """What the leader has not delivered yet."""
-        self._forgotten: list[Key] = []
+        self._forgotten: dict[Key, None] = {}
+        """What the leader is to be told that it is not followed any more, before it is named again."""
         self._taking: dict[Key, asyncio.Task[None]] = {}
         self._taken: dict[Key, FetchPartition] = {}
         """With what was asked for that which was carried out last: to ask the same again means it changed nothing."""
@@ -294,7 +295,7 @@ class LeaderFetcher:
             self._taken.pop(key, None)
             self._end_pause(key)
             if self._named.pop(key, None) is not None:
-                self._forgotten.append(key)
+                self._forgotten[key] = None
         for key, replica in followed.items():
             if epochs.get(key) != replica.leader_epoch or key in unasked:
                 epochs[key] = replica.leader_epoch
@@ -311,14 +312,14 @@ class LeaderFetcher:
         """Sends a request if there is something to say; returns whether there may be more."""
         room = 2 * self._max_bytes - self._held_bytes - self._asked_bytes
         max_bytes = min(self._max_bytes, room) if room >= self._max_bytes // 4 else 0
+        forgotten = self._some_forgotten()
         topics = self._names()
-        if not topics and not self._forgotten:
+        if not topics and not forgotten:
             if not self._named or not max_bytes or self._asked_bytes:
                 return bool(self._to_name)
             if self._taking and not self._is_poll_due:
                 self._poll_soon()
                 return bool(self._to_name)
-        forgotten, self._forgotten = self._forgotten, []
         request = ReplicaFetchRequest(
             self._session,
             self._wait_max_ms,
@@ -334,7 +335,14 @@ class LeaderFetcher:
             return False
         self._under_way += 1
         self._asked_bytes += max_bytes
-        return bool(self._to_name)
+        return bool(self._to_name or self._forgotten)
+
+    def _some_forgotten(self) -> list[Key]:
+        """As many as one request has room for, beside those that it names."""
+        some = list(islice(self._forgotten, MAX_NAMED))
+        for key in some:
+            del self._forgotten[key]
+        return some
 
     def _poll_soon(self) -> None:
         if self._poll_timer is None:
@@ -349,6 +357,8 @@ class LeaderFetcher:
         """What is ready to be named, by topic id."""
         topics: dict[str, list[ReplicaFetchPartition]] = {}
         for key in tuple(islice(self._to_name, MAX_NAMED)):
+            if key in self._forgotten:
+                continue  # it is named in the request that has it forgotten, or later
             del self._to_name[key]
             replica = self._followed.get(key)
             if replica is None or self._is_throttled(key, replica):

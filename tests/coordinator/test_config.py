@@ -8,6 +8,16 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings, settings_from
+from coordinator.replication.serving import MAX_ENTRIES
+from coordinator.server.native_codec import NativeCodec
+from protocol.framing import MAX_BATCH_IN_FRAME, MAX_RECORDS_IN_FRAME
+from protocol.messages.replication import (
+    FetchedReplica,
+    FetchedReplicaTopic,
+    ReplicaEpoch,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
 
 
 def test_without_anything_the_defaults_hold() -> None:
@@ -123,6 +133,31 @@ def test_a_frame_must_have_room_for_the_largest_batch() -> None:
         load_settings(["--max-frame-bytes", "2048"], {})
     settings, _ = load_settings(["--max-frame-bytes", "2048", "--max-message-bytes", "1024"], {})
     assert (settings.max_frame_bytes, settings.max_message_bytes) == (2048, 1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("replica_fetch_max_bytes", 48 * 2**20), ("max_fetch_bytes", 48 * 2**20), ("max_message_bytes", 63 * 2**20)],
+)
+def test_what_is_fetched_at_once_fits_in_a_frame(name: str, most: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name}.*{most}"):
+        settings_from({name: most + 1, "max_frame_bytes": 2**27})
+    assert getattr(settings_from({name: most, "max_frame_bytes": 2**27}), name) == most
+
+
+@pytest.mark.parametrize("sizes", [[MAX_BATCH_IN_FRAME], [MAX_RECORDS_IN_FRAME // MAX_ENTRIES] * MAX_ENTRIES])
+def test_the_largest_answer_that_the_settings_allow_is_sent(sizes: list[int]) -> None:
+    far = 2**60
+    epochs = tuple(ReplicaEpoch(2**30 + number, far + number) for number in range(300))
+
+    def entry(size: int) -> FetchedReplicaTopic:
+        told = FetchedReplica(9_999, 0, 2**30, far, 2**30, -1, -1, far, far, far, epochs * bool(size), bytes(size))
+        return FetchedReplicaTopic("x" * 22, (told,))
+
+    others = [0] * 2 * MAX_ENTRIES  # of which there is no more to tell than where they are
+    response = ReplicaFetchResponse(0, tuple(map(entry, sizes + others)))
+    pieces = NativeCodec(2**20).encode(7, ReplicaFetchRequest(1, 500, 2**30, ()), response)
+    assert sum(map(len, pieces)) > sum(sizes), "it is no refusal"
 
 
 @pytest.mark.parametrize("text", ["\u0667\u0663", "\uff17\uff13", "\u0967", "7_337", "0x1ca9", "1e3", ""])

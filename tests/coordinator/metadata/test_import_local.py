@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -11,8 +13,11 @@ import pytest
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
+from coordinator.log.config import LogConfig
+from coordinator.log.errors import LogDamagedError
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.authority import Authority, Compare, Operation, Put
-from coordinator.metadata.catalog import Catalog
+from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.metadata.import_local import SingleNodeMetadata
 from coordinator.metadata.keys import node_key
@@ -20,6 +25,9 @@ from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.memory import MemoryStore
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
+from coordinator.nodes.inventory import Inventory
+from coordinator.replication.replica_logs import ReplicaLogs
+from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import end_of_process
 
 
@@ -52,6 +60,7 @@ async def single_node(disk: Disk, tmp_path: Path) -> int:
     await catalog.commit(catalog.draft("gone", 2, {}))
     await catalog.begin_deletion(catalog.topic("gone"))
     producer_id = await ProducerIds(store, lambda: 5).take()
+    await catalog.note_created(catalog.topic(OFFSETS_TOPIC), 12)
     await store.close()
     (tmp_path / "orders-0").mkdir()
     return producer_id
@@ -97,6 +106,48 @@ async def test_all_of_it_is_copied_and_the_files_get_another_name(disk: Disk, tm
     topic_id = catalog_of(store, cluster=True).topic("orders").topic_id
     assert (tmp_path / "orders-0" / f"{topic_id}.topic-id").exists()
     assert await SingleNodeMetadata.find(disk, end_of_process) is None
+
+
+async def test_a_log_that_is_missing_is_lost_and_not_made_anew(disk: Disk, tmp_path: Path) -> None:
+    await single_node(disk, tmp_path)
+    store = store_of(Authority())
+    await imported(disk, store)
+    catalog = catalog_of(store, cluster=True)
+    orders, offsets = catalog.topic("orders"), catalog.topic(OFFSETS_TOPIC)
+    inventory = await Inventory.read(disk)
+    assert inventory.logs == {*((orders.topic_id, index) for index in range(300)), (offsets.topic_id, 12)}
+    manager = LogManager(disk, catalog, lambda topic: LogConfig(), end_of_process, serves_all=False)
+    logs = ReplicaLogs(disk, manager, inventory)
+    for topic, index in ((orders, 3), (offsets, 12)):
+        with pytest.raises(LogDamagedError, match=f"{topic.name}-{index} .*is missing"):
+            await logs.open(topic, index, may_begin_anew=False)
+        assert not (tmp_path / f"{topic.name}-{index}").exists()
+    assert set(logs.lost) == {"orders-3", f"{OFFSETS_TOPIC}-12"}
+    await (await logs.open(offsets, 13, may_begin_anew=False)).close()  # which nobody had needed yet
+
+
+@pytest.mark.parametrize(
+    ("failing", "at"), [(("write_file", "inventory"), 2), (("rename", "metadata.json.imported"), 1)]
+)
+async def test_what_should_be_there_is_known_after_an_import_that_was_interrupted(
+    tmp_path: Path, failing: tuple[str, str], at: int
+) -> None:
+    calls = 0
+
+    def refuse(*operation: str) -> None:
+        nonlocal calls
+        calls += operation == failing
+        if operation == failing and calls == at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk = Disk(HookedStorage(tmp_path, refuse), threads=1)
+    await single_node(disk, tmp_path)
+    store = store_of(Authority())
+    with pytest.raises(OSError, match="Input/output"):
+        await imported(disk, store)
+    assert await imported(disk, store) is not None
+    assert len((await Inventory.read(disk)).logs) == 301
+    disk.close()
 
 
 async def test_doing_it_twice_changes_nothing(disk: Disk, tmp_path: Path) -> None:

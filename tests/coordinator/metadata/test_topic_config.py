@@ -97,6 +97,10 @@ def test_what_a_topic_says_comes_before_what_the_daemon_says() -> None:
     assert (log.retention_ms, log.compact, log.delete, log.flush) == (5, True, False, "os")
 
 
+def test_a_topic_of_an_earlier_version_takes_no_batch_that_no_answer_can_bring() -> None:
+    assert effective_config({"max.message.bytes": 2**26}, DEFAULTS).max_message_bytes == 2**26 - 2**20
+
+
 def test_lags_that_exclude_one_another_are_refused() -> None:
     with pytest.raises(TopicConfigError, match=r"above max\.compaction\.lag\.ms"):
         check_together(effective_config({"min.compaction.lag.ms": 6, "max.compaction.lag.ms": 5}, DEFAULTS))
