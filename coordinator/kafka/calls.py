@@ -7,6 +7,7 @@ waits for the ``KafkaCall`` only; when it is gone, so is all that was asked for 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
@@ -61,6 +62,9 @@ class KafkaResponse(Response):
     """Why the request as a whole is refused; many of Kafka's answers say that of each of their parts only."""
 
 
+Told = Callable[[Any], asyncio.Task[None] | None]
+"""Gets an answer of Cohort's own; returns the task that makes Kafka's of it, where that takes more than a step."""
+
 _NO_PARTS: Final[tuple[Asked, ...]] = ()
 """Also of a call that is over: it and its parts know one another, and what is in a circle stays in memory for long."""
 
@@ -93,7 +97,7 @@ class KafkaCall(WireCall):
         self.answer(KafkaResponse(self.api.translator.refusal(self.message, self.version, code, message), code))
         self._parts = _NO_PARTS
 
-    def ask(self, handler: Handler, request: Request, told: Callable[[Any], None]) -> StepsLeft:
+    def ask(self, handler: Handler, request: Request, told: Told) -> StepsLeft:
         """Has ``handler`` decide a request of Cohort's own; ``told`` gets its answer, unless the client is gone.
 
         Returns the steps that are left to do, if there are any: for the translator to return.
@@ -117,9 +121,9 @@ class KafkaCall(WireCall):
 class Asked:
     """A ``Call`` of one of Cohort's own requests, which a Kafka request became."""
 
-    __slots__ = ("_kafka", "_told", "client_id", "connection", "on_abandon", "open", "request")
+    __slots__ = ("_kafka", "_making", "_told", "client_id", "connection", "on_abandon", "open", "request")
 
-    def __init__(self, kafka: KafkaCall, request: Request, told: Callable[[Any], None]) -> None:
+    def __init__(self, kafka: KafkaCall, request: Request, told: Told) -> None:
         self.connection: Client = kafka.connection
         self.client_id = kafka.client_id
         self.request = request
@@ -127,6 +131,7 @@ class Asked:
         self.on_abandon: Callable[[], object] | None = None
         self._kafka = kafka
         self._told = told
+        self._making: asyncio.Task[None] | None = None
 
     def answer(self, response: Response) -> None:
         """See ``Call``."""
@@ -134,7 +139,7 @@ class Asked:
             self.open = False
             self.on_abandon = None
             try:
-                self._told(response)
+                self._making = self._told(response)
             except Exception:  # of ours; it must not keep others from the answers of the same decision
                 tell_failure(self._kafka)
 
@@ -155,6 +160,11 @@ class Asked:
             self.open = False
             self.on_abandon = None
             self._kafka.finish_silently()
+
+    async def until_sent(self) -> None:
+        """See ``Call``."""
+        if self._making is not None:
+            await asyncio.wait((self._making,))
 
     def keep_bytes(self) -> Callable[[], None]:
         """See ``Call``."""
