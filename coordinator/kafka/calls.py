@@ -8,13 +8,13 @@ waits for the ``KafkaCall`` only; when it is gone, so is all that was asked for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from coordinator.server.call import Client, Handler, StepsLeft
+from coordinator.server.call import Client, Handler, Steps, StepsLeft
 from coordinator.server.connection import Connection
-from coordinator.server.dispatch import WireCall, tell_failure
+from coordinator.server.dispatch import STEP, WireCall, tell_failure
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame, unpack
@@ -65,6 +65,8 @@ class KafkaResponse(Response):
 Told = Callable[[Any], asyncio.Task[None] | None]
 """Gets an answer of Cohort's own; returns the task that makes Kafka's of it, where that takes more than a step."""
 
+_Item = TypeVar("_Item")
+
 _NO_PARTS: Final[tuple[Asked, ...]] = ()
 """Also of a call that is over: it and its parts know one another, and what is in a circle stays in memory for long."""
 
@@ -80,7 +82,7 @@ class KafkaCall(WireCall):
         self.api = kafka.api
         self.version = kafka.version
         self.message: Any = kafka.message
-        self._parts = _NO_PARTS
+        self._parts: Collection[Asked] = _NO_PARTS
 
     def reply(self, message: Message) -> None:
         """Sends the answer."""
@@ -103,8 +105,31 @@ class KafkaCall(WireCall):
         Returns the steps that are left to do, if there are any: for the translator to return.
         """
         part = Asked(self, request, told)
-        self._parts += (part,)
+        if isinstance(self._parts, list):
+            self._parts.append(part)
+        else:
+            self._parts = [part]
         return handler(part)
+
+    def ask_for_each(self, items: Collection[_Item], ask: Callable[[_Item], object]) -> StepsLeft:
+        """Calls ``ask`` with each of ``items``, to ask something for it; of many in steps, until the call is over.
+
+        Returns the steps that are left to do, if there are any: for the translator to return.
+        """
+        steps = self._asking(items, ask)
+        if len(items) > STEP:
+            return steps
+        for _ in steps:
+            pass  # so few that there is no step between
+        return None
+
+    def _asking(self, items: Collection[_Item], ask: Callable[[_Item], object]) -> Steps:
+        for number, item in enumerate(items):
+            if number and number % STEP == 0:
+                yield None
+            if not self.open:
+                return
+            ask(item)
 
     def abandon(self) -> None:
         """The connection is gone: nothing will be answered."""
