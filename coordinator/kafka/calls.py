@@ -7,13 +7,14 @@ waits for the ``KafkaCall`` only; when it is gone, so is all that was asked for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from coordinator.server.call import Client, Handler, StepsLeft
+from coordinator.server.call import Client, Handler, Steps, StepsLeft
 from coordinator.server.connection import Connection
-from coordinator.server.dispatch import WireCall, tell_failure
+from coordinator.server.dispatch import STEP, WireCall, tell_failure
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame, unpack
@@ -61,6 +62,11 @@ class KafkaResponse(Response):
     """Why the request as a whole is refused; many of Kafka's answers say that of each of their parts only."""
 
 
+Told = Callable[[Any], asyncio.Task[None] | None]
+"""Gets an answer of Cohort's own; returns the task that makes Kafka's of it, where that takes more than a step."""
+
+_Item = TypeVar("_Item")
+
 _NO_PARTS: Final[tuple[Asked, ...]] = ()
 """Also of a call that is over: it and its parts know one another, and what is in a circle stays in memory for long."""
 
@@ -76,7 +82,7 @@ class KafkaCall(WireCall):
         self.api = kafka.api
         self.version = kafka.version
         self.message: Any = kafka.message
-        self._parts = _NO_PARTS
+        self._parts: Collection[Asked] = _NO_PARTS
 
     def reply(self, message: Message) -> None:
         """Sends the answer."""
@@ -93,14 +99,37 @@ class KafkaCall(WireCall):
         self.answer(KafkaResponse(self.api.translator.refusal(self.message, self.version, code, message), code))
         self._parts = _NO_PARTS
 
-    def ask(self, handler: Handler, request: Request, told: Callable[[Any], None]) -> StepsLeft:
+    def ask(self, handler: Handler, request: Request, told: Told) -> StepsLeft:
         """Has ``handler`` decide a request of Cohort's own; ``told`` gets its answer, unless the client is gone.
 
         Returns the steps that are left to do, if there are any: for the translator to return.
         """
         part = Asked(self, request, told)
-        self._parts += (part,)
+        if isinstance(self._parts, list):
+            self._parts.append(part)
+        else:
+            self._parts = [part]
         return handler(part)
+
+    def ask_for_each(self, items: Collection[_Item], ask: Callable[[_Item], object]) -> StepsLeft:
+        """Calls ``ask`` with each of ``items``, to ask something for it; of many in steps, until the call is over.
+
+        Returns the steps that are left to do, if there are any: for the translator to return.
+        """
+        steps = self._asking(items, ask)
+        if len(items) > STEP:
+            return steps
+        for _ in steps:
+            pass  # so few that there is no step between
+        return None
+
+    def _asking(self, items: Collection[_Item], ask: Callable[[_Item], object]) -> Steps:
+        for number, item in enumerate(items):
+            if number and number % STEP == 0:
+                yield None
+            if not self.open:
+                return
+            ask(item)
 
     def abandon(self) -> None:
         """The connection is gone: nothing will be answered."""
@@ -117,9 +146,9 @@ class KafkaCall(WireCall):
 class Asked:
     """A ``Call`` of one of Cohort's own requests, which a Kafka request became."""
 
-    __slots__ = ("_kafka", "_told", "client_id", "connection", "on_abandon", "open", "request")
+    __slots__ = ("_kafka", "_making", "_told", "client_id", "connection", "on_abandon", "open", "request")
 
-    def __init__(self, kafka: KafkaCall, request: Request, told: Callable[[Any], None]) -> None:
+    def __init__(self, kafka: KafkaCall, request: Request, told: Told) -> None:
         self.connection: Client = kafka.connection
         self.client_id = kafka.client_id
         self.request = request
@@ -127,6 +156,7 @@ class Asked:
         self.on_abandon: Callable[[], object] | None = None
         self._kafka = kafka
         self._told = told
+        self._making: asyncio.Task[None] | None = None
 
     def answer(self, response: Response) -> None:
         """See ``Call``."""
@@ -134,7 +164,7 @@ class Asked:
             self.open = False
             self.on_abandon = None
             try:
-                self._told(response)
+                self._making = self._told(response)
             except Exception:  # of ours; it must not keep others from the answers of the same decision
                 tell_failure(self._kafka)
 
@@ -159,6 +189,11 @@ class Asked:
             self.open = False
             self.on_abandon = None
             self._kafka.finish_silently()
+
+    async def until_sent(self) -> None:
+        """See ``Call``."""
+        if self._making is not None:
+            await asyncio.wait((self._making,))
 
     def keep_bytes(self) -> Callable[[], None]:
         """See ``Call``."""

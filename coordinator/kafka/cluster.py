@@ -12,6 +12,7 @@ from coordinator.kafka.kafka_node import NO_TOPIC_ID, Broker, KafkaNode, packed_
 from coordinator.kafka.topic_descriptions import PARTITIONS_PER_STEP, described_partitions, is_topic_name
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Topic
+from coordinator.server.call import StepsLeft
 from coordinator.server.dispatch import STEP
 from protocol.errors import ErrorCode
 from protocol.kafka.encoding import encode
@@ -256,22 +257,24 @@ class _FindCoordinator:
         self._node = node
         self._handle = node.handlers[native.FindCoordinatorRequest]
 
-    def handle(self, call: KafkaCall) -> None:
+    def handle(self, call: KafkaCall) -> StepsLeft:
         """Answers when the coordinator of each key is known."""
         request: FindCoordinatorRequest = call.message
         keys = list(dict.fromkeys(request.coordinator_keys)) if call.version >= _KEYS_SINCE else [request.key]
         found: dict[str, Coordinator] = {}
         if not keys:
             call.reply(FindCoordinatorResponse())
-            return
+            return None
 
         def told(key: str, response: native.FindCoordinatorResponse) -> None:
             found[key] = self._found(call, key, response)
             if len(found) == len(keys):
                 call.reply(_all_found([found[each] for each in keys], call.version))
 
-        for key in keys:
+        def ask(key: str) -> None:
             call.ask(self._handle, native.FindCoordinatorRequest(key, request.key_type), partial(told, key))
+
+        return call.ask_for_each(keys, ask)
 
     def _found(self, call: KafkaCall, key: str, response: native.FindCoordinatorResponse) -> Coordinator:
         code, text = response.error_code, response.error_message

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping
 from typing import Final, cast
 
 from coordinator.kafka.calls import Api, KafkaRequest, KafkaResponse
+from coordinator.kafka.fetch_sessions import MAX_PARTITIONS
 from coordinator.server.server_connection import Payload
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, FrameReader, RequestFrame
@@ -36,12 +37,17 @@ _MEMORY_PER_BYTE: Final = {
 }
 _MEMORY_PER_BYTE_OF_OTHERS: Final = 48
 """What is made of the smallest structures."""
+_MEMORY_PER_BYTE_OF_TEXTS: Final = 8
+"""Of commits, above ``_MAX_BYTES_OF_OTHERS``: without texts the most items that one may have take less."""
 
 _MAX_BYTES: Final = {
     ApiKey.PRODUCE: 2**31,
     ApiKey.SYNC_GROUP: 24 * 1024 * 1024,  # the assignments of a group may have 16 MiB
     ApiKey.JOIN_GROUP: 2 * 1024 * 1024,  # the metadata of a member may have 1 MiB
+    ApiKey.OFFSET_COMMIT: 16 * 1024 * 1024,  # each partition may have a text of 4 KiB (offset_metadata_max_bytes)
+    ApiKey.TXN_OFFSET_COMMIT: 16 * 1024 * 1024,
 }
+_COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
 _MAX_BYTES_OF_OTHERS: Final = 1024 * 1024
 """Largest requests: of 10,000 partitions the longest have a third of it. Made of the smallest things there are, one keeps
 the loop for some tens of ms."""
@@ -50,8 +56,8 @@ _MAX_ITEMS: Final = {
     ApiKey.SYNC_GROUP: 65_536,  # the members of a group (group_max_size)
     ApiKey.JOIN_GROUP: 1_024,
 }
-_MAX_ITEMS_OF_OTHERS: Final = 16_384
-"""Most items of all arrays of a request: partitions, and topics."""
+_MAX_ITEMS_OF_OTHERS: Final = 2 * MAX_PARTITIONS
+"""Most items of all arrays of a request: partitions, each of which may have a topic of its own."""
 
 _OF_ONE_GROUP: Final = frozenset(
     {
@@ -156,6 +162,9 @@ class KafkaCodec:
 
     def memory(self, frame: RequestFrame, size: int) -> int:
         """See ``Codec``."""
+        if size > _MAX_BYTES_OF_OTHERS and frame.api_key in _COMMITS:
+            texts = size - _MAX_BYTES_OF_OTHERS
+            return _MAX_BYTES_OF_OTHERS * _MEMORY_PER_BYTE_OF_OTHERS + texts * _MEMORY_PER_BYTE_OF_TEXTS
         return size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload, no-any-return]
 
     def encode(self, correlation_id: int, request: Request, response: Response) -> list[bytes]:

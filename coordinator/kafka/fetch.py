@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
@@ -58,6 +58,7 @@ class _Fetch:
         self._node = node
         self._tasks = node.node.tasks
         self._handle = node.handlers[native.FetchRequest]
+        self._max_bytes = node.node.settings.max_fetch_bytes
         self._sessions = FetchSessions(lambda: zlib.crc32(node.new_id().encode()) & 0x7FFFFFFF or 1)
 
     def handle(self, call: KafkaCall) -> StepsLeft:
@@ -88,11 +89,11 @@ class _Fetch:
             kafka_batches=True,
         )
 
-        def told(response: native.FetchResponse) -> None:
+        def told(response: native.FetchResponse) -> asyncio.Task[None] | None:
             work = self._answer(call, reading, response)
             for waits_for in work:
-                self._tasks.start(call, self._go_on(call, work, waits_for))
-                return
+                return self._tasks.start(call, self._go_on(call, work, waits_for))
+            return None
 
         call.ask(self._handle, asked, told)
 
@@ -132,9 +133,18 @@ class _Fetch:
         return reading
 
     def _answer(self, call: KafkaCall, reading: _Reading, response: native.FetchResponse) -> Steps:
-        """Makes Kafka's batches of all that was read, in steps, and answers."""
+        """Makes Kafka's batches of all that was read, in steps, and answers.
+
+        What was read and what is made of it count as unread by the client meanwhile: columns come out larger than they are
+        read where they are compressed, and many conversions may be under way at once.
+        """
         request: FetchRequest = call.message
-        room = _Room(request.max_bytes, call.version)
+        read_bytes = sum(len(each.records) for topic in response.responses for each in topic.partitions)
+        room = _Room(
+            min(request.max_bytes, self._max_bytes),
+            call.version,
+            lambda made_bytes: call.connection.prepare(read_bytes + made_bytes),
+        )
         data: dict[Key, native.FetchedPartition] = dict(reading.unknown)
         for topic in response.responses:
             named = reading.keys[topic.topic]
@@ -221,10 +231,15 @@ def _in_topics(partitions: Mapping[Key, native.FetchedPartition], version: int) 
 
 
 class _Room:
-    """What one answer may still hold: of batches that were compressed less may fit than was read."""
+    """What one answer may still hold: of batches that were compressed less may fit than was read.
 
-    def __init__(self, max_bytes: int, version: int) -> None:
+    ``hold`` is told how many bytes were made so far, those aside that are passed on as they were read.
+    """
+
+    def __init__(self, max_bytes: int, version: int, hold: Callable[[int], None]) -> None:
         self._left = max_bytes
+        self._hold = hold
+        self._made = 0
         self._is_empty = True
         self._reads_zstd = version >= _ZSTD_SINCE
         self._done = 0
@@ -258,9 +273,11 @@ class _Room:
             pieces += batch
             self._is_empty = False
             self._left -= size
+            self._made += made
             self._done += made + _BYTES_PER_BATCH
             if self._done >= _BYTES_PER_STEP:
                 self._done = 0
+                self._hold(self._made)
                 yield None
         return in_pieces(pieces)
 

@@ -37,7 +37,7 @@ MAX_SESSIONS: Final = 1000
 EVICTION_MS: Final = 120_000
 """Kafka's min.incremental.fetch.session.eviction.ms."""
 MAX_PARTITIONS: Final = 16_384
-"""Of one session: as many as a full request can name."""
+"""Of one session: as many as a full request can name, each with a topic of its own."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all sessions, as ``_cost`` counts them."""
 _PARTITION_BYTES: Final = 480

@@ -9,6 +9,7 @@ from typing import Final
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.groups import group_handler
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.server.call import StepsLeft
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.list_offsets_request import ListOffsetsRequest
 from protocol.kafka.messages.list_offsets_response import (
@@ -30,6 +31,7 @@ from protocol.kafka.messages.offset_delete_response import (
 )
 from protocol.kafka.messages.offset_fetch_request import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
@@ -112,12 +114,12 @@ class _OffsetFetch:
     def __init__(self, node: KafkaNode) -> None:
         self._handle = group_handler(node, native.OffsetFetchRequest)
 
-    def handle(self, call: KafkaCall) -> None:
+    def handle(self, call: KafkaCall) -> StepsLeft:
         """Answers when those of every group are there."""
         request: OffsetFetchRequest = call.message
         if call.version < _GROUPS_SINCE:
             self._ask(call, request.group_id, request.topics, lambda response: call.reply(_of_one(call, response)))
-            return
+            return None
         groups = {group.group_id: group for group in request.groups}  # a group given twice is answered once
         found: dict[str, OffsetFetchResponseGroup] = {}
         if not groups:
@@ -128,8 +130,10 @@ class _OffsetFetch:
             if len(found) == len(groups):
                 call.reply(OffsetFetchResponse(groups=[found[each] for each in groups]))
 
-        for group_id, group in groups.items():
-            self._ask(call, group_id, group.topics, partial(told, group_id))
+        def ask(group: OffsetFetchRequestGroup) -> None:
+            self._ask(call, group.group_id, group.topics, partial(told, group.group_id))
+
+        return call.ask_for_each(groups.values(), ask)
 
     def _ask(
         self,

@@ -112,6 +112,10 @@ class Call(Protocol):
     def finish_silently(self) -> None:
         """Ends a request that has no answer (Produce with acks 0)."""
 
+    async def until_sent(self) -> None:
+        """Returns once the answer that was given is on its way: a port may have to make its own of it first, which takes
+        memory and time."""
+
     def keep_bytes(self) -> Callable[[], None]:
         """The request's bytes stay in memory beyond its answer; call what is returned once they do not."""
 

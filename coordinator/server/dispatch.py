@@ -84,6 +84,9 @@ class WireCall:
         if self.open:
             self._end(self.connection.wire.finish(self))
 
+    async def until_sent(self) -> None:
+        """See ``Call``: it is sent as it was given."""
+
     def keep_bytes(self) -> Callable[[], None]:
         """The request's bytes stay in memory beyond its answer; call what is returned once they do not."""
         size, self.charge = self.charge, 0

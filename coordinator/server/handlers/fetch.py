@@ -95,6 +95,7 @@ class FetchHandler:
                             enough = await self._read(call, wanted)
                             if enough or loop.time() >= deadline or not patience():
                                 call.answer(self._response(wanted))
+                                await call.until_sent()
                                 return
                         finally:
                             call.connection.prepare(0)

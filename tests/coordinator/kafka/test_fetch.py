@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from client import Producer
 from coordinator.embedded import Coordinator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.fetch_sessions import MAX_SESSIONS
 from coordinator.server.call import Call
 from coordinator.server.handlers.fetch import FetchHandler
+from coordinator.server.unread_answers import UnreadAnswers
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
@@ -240,3 +242,87 @@ async def test_what_waits_behind_an_unanswered_request_is_neither_read_nor_kept(
                 assert told == number
                 (partition,) = response.responses[0].partitions
                 assert len(partition.records or b"") > (100_000 if number else 50)
+
+
+BATCH_BYTES = 200_000
+"""Of a batch of Cohort's own producer, a little less than its columns take."""
+MEMORY_BYTES = 4 << 20
+READERS = 16
+
+
+async def write_batches(coordinator: Coordinator, count: int, compression: Literal["gzip"] | None = None) -> None:
+    """In columns, so that every answer has to be converted."""
+    async with connected(coordinator.kafka_address) as admin:
+        await made(admin)
+    async with Producer(coordinator.address, compression=compression, linger_ms=0, batch_size=1 << 20) as producer:
+        for _ in range(count):
+            await producer.send_many("t", [b"v" * 1_000] * (BATCH_BYTES // 1_000), partition=0)
+
+
+def whole_partition(max_bytes: int) -> FetchRequest:
+    partition = FetchPartition(0, fetch_offset=0, partition_max_bytes=max_bytes)
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=max_bytes, topics=[FetchTopic("t", bytes(16), [partition])]
+    )
+
+
+def unread_of(coordinator: Coordinator) -> UnreadAnswers[object]:
+    daemon = coordinator._daemon
+    assert daemon is not None
+    assert daemon._listener is not None
+    unread: UnreadAnswers[object] = daemon._listener.unread
+    return unread
+
+
+def conversions() -> int:
+    """How many answers are being made of what was read."""
+    return sum(task.get_name() == "cohort-KafkaRequest" for task in asyncio.all_tasks())
+
+
+async def read_once(coordinator: Coordinator) -> int:
+    """Bytes of the records that one reader got."""
+    async with connected(coordinator.kafka_address) as reader:
+        (topic,) = (await reader.ask(whole_partition(1 << 20), 12)).responses
+        assert topic.partitions[0].error_code == 0
+        return len(topic.partitions[0].records)
+
+
+async def test_what_is_read_and_converted_takes_room_in_memory_until_it_is_sent() -> None:
+    """Reads take a moment and conversions share the loop: many readers that catch up would have read before one is sent."""
+    async with Coordinator(kafka_port=-1, flush="os", max_request_memory_bytes=MEMORY_BYTES) as coordinator:
+        await write_batches(coordinator, 5)
+        unread, most = unread_of(coordinator), 0
+        readers = [asyncio.create_task(read_once(coordinator)) for _ in range(READERS)]
+        async with asyncio.timeout(20):
+            while not all(reader.done() for reader in readers):
+                under_way = conversions()
+                most = max(most, under_way)
+                assert unread.held >= under_way * BATCH_BYTES
+                assert unread.held <= 2 * MEMORY_BYTES, "what was read, and as much that was made of it"
+                await asyncio.sleep(0)
+        assert 1 < most < READERS
+        assert all(reader.result() > BATCH_BYTES for reader in readers)
+        assert unread.held == 0
+
+
+async def test_readers_that_hang_up_while_their_answers_are_made_leave_the_room_to_others() -> None:
+    async with Coordinator(kafka_port=-1, flush="os", max_request_memory_bytes=MEMORY_BYTES) as coordinator:
+        await write_batches(coordinator, 5)
+        async with asyncio.timeout(20):
+            readers = [asyncio.create_task(read_once(coordinator)) for _ in range(READERS)]
+            while conversions() < 2:
+                await asyncio.sleep(0)
+            for reader in readers:
+                reader.cancel()
+            assert await read_once(coordinator) > BATCH_BYTES
+            while unread_of(coordinator).held or conversions():
+                await asyncio.sleep(0.01)
+
+
+async def test_an_answer_is_no_larger_than_the_daemon_allows_however_much_is_asked_for() -> None:
+    """What was compressed is many times as large once it is converted."""
+    async with Coordinator(kafka_port=-1, flush="os", max_fetch_bytes=3 * BATCH_BYTES) as coordinator:
+        await write_batches(coordinator, 8, "gzip")
+        async with connected(coordinator.kafka_address) as reader:
+            (topic,) = (await reader.ask(whole_partition(2**31 - 1), 12)).responses
+            assert BATCH_BYTES < len(topic.partitions[0].records) <= 3 * BATCH_BYTES

@@ -17,6 +17,7 @@ from protocol.kafka.messages.delete_groups_request import DeleteGroupsRequest
 from protocol.kafka.messages.describe_groups_request import DescribeGroupsRequest
 from protocol.kafka.messages.find_coordinator_request import FindCoordinatorRequest
 from protocol.kafka.messages.heartbeat_request import HeartbeatRequest
+from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.kafka.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 from protocol.kafka.messages.list_groups_request import ListGroupsRequest
@@ -32,6 +33,11 @@ from protocol.kafka.messages.offset_fetch_request import (
     OffsetFetchRequestTopics,
 )
 from protocol.kafka.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.kafka.messages.txn_offset_commit_request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.coordinator.kafka.wire import KafkaWire, connected
 
 SESSION_MS = 10_000
@@ -266,6 +272,32 @@ async def test_offsets_are_committed_and_fetched_in_every_version(wire: KafkaWir
             assert [len(each.partitions) for each in everything.topics] == [1]
     told = await wire.ask(OffsetFetchRequest("", [OffsetFetchRequestTopic("t", [0])]), 1)
     assert told.topics[0].partitions[0].error_code == ErrorCode.INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_many_offsets_are_committed_with_the_longest_texts_that_each_may_have(
+    wire: KafkaWire, in_transaction: bool
+) -> None:
+    """A client whose commit is too large to be read is told no code: it would repeat it for ever."""
+    count, text = 600, "x" * 4_096
+    await wire.ask(CreateTopicsRequest([CreatableTopic("t", count, 1)]), 7)
+    if in_transaction:
+        await wire.ask(FindCoordinatorRequest("tx", 1), 2)
+        given = await wire.ask(InitProducerIdRequest("tx", 60_000), 5)
+        staged = [TxnOffsetCommitRequestPartition(index, 7, -1, text) for index in range(count)]
+        asked = TxnOffsetCommitRequest(
+            "tx",
+            "g",
+            given.producer_id,
+            given.producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic("t", partitions=staged)],
+        )
+        told = await wire.ask(asked, 5)
+    else:
+        partitions = [OffsetCommitRequestPartition(index, 7, -1, text) for index in range(count)]
+        commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
+        told = await wire.ask(commit, 8)
+    assert [each.error_code for each in told.topics[0].partitions] == [ErrorCode.NONE] * count
 
 
 async def test_coordinators_of_several_groups_are_found_at_once(wire: KafkaWire, coordinator: Coordinator) -> None:

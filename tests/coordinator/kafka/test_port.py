@@ -10,19 +10,28 @@ import pytest
 from coordinator.config import ConfigurationError
 from coordinator.embedded import Coordinator
 from coordinator.kafka import port
-from coordinator.kafka.calls import Api
+from coordinator.kafka.calls import Api, KafkaCall
 from coordinator.kafka.codec import KafkaCodec
+from coordinator.kafka.fetch_sessions import MAX_PARTITIONS
+from coordinator.server.dispatch import STEP
 from protocol.errors import ErrorCode
 from protocol.kafka.decoding import decode
 from protocol.kafka.encoding import encode
 from protocol.kafka.headers import RequestHeader, encode_request_header
 from protocol.kafka.messages import APIS
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
+from protocol.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from protocol.kafka.messages.find_coordinator_request import FindCoordinatorRequest
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from protocol.kafka.messages.metadata_response import MetadataResponse
+from protocol.kafka.messages.offset_fetch_request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.kafka.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.kafka.schema import Message
@@ -135,6 +144,59 @@ async def test_a_request_of_more_items_than_its_kind_may_have_closes_the_connect
     async with connected(coordinator.kafka_address) as other:
         other.writer.write(request_frame(requests[kind], api.last, 1))
         assert await other.is_closed()
+
+
+def one_partition_each(kind: int, topics: int) -> Message:
+    """A request of a client that reads a partition of each of so many topics."""
+    names = [f"t{number}" for number in range(topics)]
+    if kind == 1:
+        return FetchRequest(max_bytes=1, topics=[FetchTopic(name, partitions=[FetchPartition(0)]) for name in names])
+    if kind == 2:
+        return ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, [ListOffsetsPartition(0)]) for name in names])
+    return OffsetFetchRequest("g", [OffsetFetchRequestTopic(name, [0]) for name in names])
+
+
+@pytest.mark.parametrize(("kind", "version"), [(1, 11), (2, 5), (9, 5)])
+async def test_a_request_may_name_as_many_partitions_as_a_session_has_each_with_a_topic_of_its_own(
+    wire: KafkaWire, kind: int, version: int
+) -> None:
+    told = await wire.ask(one_partition_each(kind, MAX_PARTITIONS), version)
+    topics = told.responses if kind == 1 else told.topics
+    assert sum(len(topic.partitions) for topic in topics) == MAX_PARTITIONS
+    wire.writer.write(request_frame(one_partition_each(kind, MAX_PARTITIONS + 1), version, 1))
+    assert await wire.is_closed()
+
+
+MANY = 4_000
+
+
+@pytest.mark.parametrize(
+    ("request_of_many", "version"),
+    [
+        (FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(MANY)]), 4),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(f"g{number}") for number in range(MANY)]), 8),
+    ],
+)
+async def test_what_asks_for_many_groups_leaves_the_loop_to_others_between_a_few(
+    coordinator: Coordinator, wire: KafkaWire, request_of_many: Message, version: int
+) -> None:
+    """Each is a request of its own to a shard: thousands of them at once kept all connections waiting."""
+    await wire.ask(FindCoordinatorRequest("g0"), 1)
+    daemon = coordinator._daemon
+    assert daemon is not None
+    assert daemon._listener is not None
+    asking = asyncio.create_task(wire.ask(request_of_many, version))
+    asked, most = 0, 0
+    while not asking.done():
+        await asyncio.sleep(0)
+        for connection in daemon._listener._connections:
+            for call in connection.wire.calls.values():
+                assert isinstance(call, KafkaCall)
+                asked, before = len(call._parts), asked
+                most = max(most, asked - before)
+    answer = await asking
+    assert len(answer.coordinators if version == 4 else answer.groups) == MANY
+    assert 0 < most <= 4 * STEP
 
 
 async def test_topics_are_not_made_where_settings_or_client_forbid_it(wire: KafkaWire) -> None:
