@@ -26,8 +26,8 @@ from tests.chaos.world import TOPICS, World
 SETTLE_S: Final = 45.0
 """So long after the last fault is healed a group may take to be Stable and to own all partitions."""
 CATCH_UP_S: Final = 900.0
-"""So long it may take to have no lag, while that shrinks: an administrator may have had it read everything again, and half an
-hour of faults on a busy machine leaves thousands of records to a member that commits each."""
+"""So long it may take to have no lag, while that shrinks: an administrator may have had it read everything again, and half
+an hour of faults on a busy machine leaves thousands of records to a member that commits each."""
 STUCK_S: Final = 20.0
 """A group whose lag has not shrunk for so long catches up no more."""
 _PRODUCERS_END_S: Final = 40.0
