@@ -372,7 +372,7 @@ def body_attributes(flags: ColumnFlags, compression: Compression | None) -> int:
     )
 
 
-def empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, bytes]:
+def empty_batch(base_offset: int, last_offset_delta: int, leader_epoch: int = -1) -> tuple[BatchHeader, bytes]:
     """Header and body of a batch without records that covers offsets of which nothing is left."""
     _, pieces = encode_column_pieces([], None, [])
     body = b"".join(pieces)
@@ -380,7 +380,7 @@ def empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, 
         length=HEADER_BYTES + len(body),
         body_crc=zlib.crc32(body),
         base_offset=base_offset,
-        leader_epoch=-1,
+        leader_epoch=leader_epoch,
         attributes=0,
         producer_id=-1,
         producer_epoch=-1,

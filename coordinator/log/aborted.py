@@ -24,8 +24,8 @@ NONE_ABORTED: Final = 2**63 - 1
 """The lowest first offset where nothing is aborted: behind every offset."""
 _BLOCK: Final = 256
 _MAX_SPAN: Final = 2**31
-_PLACE: Final = struct.Struct("<8xI4xq4xH2xq")
-"""Of a batch's header: length, base offset, attributes, producer id."""
+_PLACE: Final = struct.Struct("<8xI4xqiH2xq")
+"""Of a batch's header: length, base offset, leader epoch, attributes, producer id."""
 _CONTROL: Final = int(Attributes.CONTROL)
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 
@@ -146,41 +146,45 @@ class AbortedBatches:
         place = bisect_right(ranges, (base_offset, NONE_ABORTED)) - 1
         return place >= 0 and base_offset < ranges[place][1]
 
-    def without(self, batches: bytes | memoryview, next_offset: int) -> tuple[bytes, bool]:
+    def without(self, batches: bytes | memoryview, next_offset: int) -> tuple[bytes, int | None]:
         """The whole ``batches``, which end at ``next_offset``, with an empty batch in the place of neighbouring aborted
-        ones and markers, which tell a reader nothing either; and whether no other is left. Their headers must have been
-        checked.
+        ones and markers, which tell a reader nothing either. Their headers must have been checked.
+
+        An empty batch has the leader epoch of the last one in whose place it stands: a reader that has passed it asks on
+        with that epoch (KIP-320), and with an earlier one would be told that the log was truncated. Returned beside it is
+        that epoch when nothing else is left, else None.
         """
         pieces: list[bytes | memoryview] = []
-        view, position, kept, gap, left = memoryview(batches), 0, 0, -1, False
+        view, position, kept, gap, gap_epoch, left = memoryview(batches), 0, 0, -1, -1, False
         while position < len(batches):
-            length, base_offset, attributes, producer_id = _PLACE.unpack_from(batches, position)
+            length, base_offset, epoch, attributes, producer_id = _PLACE.unpack_from(batches, position)
             if attributes & _CONTROL or self.has(attributes, producer_id, base_offset):
                 if gap < 0:
                     pieces.append(view[kept:position])
                     gap = base_offset
+                gap_epoch = epoch
             else:
                 left = True
                 if gap >= 0:
-                    pieces += nothing_in(gap, base_offset)
+                    pieces += nothing_in(gap, base_offset, gap_epoch)
                     gap, kept = -1, position
             position += length
         if gap >= 0:
-            pieces += nothing_in(gap, next_offset)
+            pieces += nothing_in(gap, next_offset, gap_epoch)
         elif not pieces:
-            return bytes(batches), False
+            return bytes(batches), None
         else:
             pieces.append(view[kept:])
-        return b"".join(pieces), not left
+        return b"".join(pieces), None if left else gap_epoch
 
 
 NOTHING_ABORTED: Final = AbortedBatches((), 0, 0)
 
 
-def nothing_in(base_offset: int, next_offset: int) -> Iterator[bytes]:
+def nothing_in(base_offset: int, next_offset: int, leader_epoch: int) -> Iterator[bytes]:
     """The pieces of an empty batch that covers these offsets; of several, where they are too many for one."""
     while base_offset < next_offset:
-        header, body = empty_batch(base_offset, min(next_offset - base_offset, _MAX_SPAN) - 1)
+        header, body = empty_batch(base_offset, min(next_offset - base_offset, _MAX_SPAN) - 1, leader_epoch)
         yield header.pack()
         yield body
         base_offset = header.next_offset

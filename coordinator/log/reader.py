@@ -49,15 +49,16 @@ class LogReader:
         found = await self._read(offset, max_bytes, end_offset, committed=True)
         base_offset, passed = found.base_offset, b""
         for _ in range(COMMITTED_READS - 1):
-            if not found.all_aborted or found.next_offset >= end_offset:
+            if found.all_aborted_epoch is None or found.next_offset >= end_offset:
                 break
-            passed = b"".join(nothing_in(base_offset, found.next_offset))
+            passed = b"".join(nothing_in(base_offset, found.next_offset, found.all_aborted_epoch))
             try:
                 found = await self._read(found.next_offset, max_bytes - len(passed), end_offset, committed=True)
             except (LogError, OSError):  # the next read begins here and says so
                 return passed
-            if found.all_aborted:
-                found = replace(found, data=b"".join(nothing_in(base_offset, found.next_offset)))
+            if found.all_aborted_epoch is not None:
+                nothing = nothing_in(base_offset, found.next_offset, found.all_aborted_epoch)
+                found = replace(found, data=b"".join(nothing))
                 passed = b""
         if len(passed) + len(found.data) > max_bytes and passed:
             return passed
@@ -183,8 +184,8 @@ class BatchesRead:
     position: int
     next_offset: int
     next_position: int
-    all_aborted: bool = False
-    """Whether ``data`` is nothing but empty batches in the place of aborted ones."""
+    all_aborted_epoch: int | None = None
+    """The last leader epoch in ``data`` if that is nothing but empty batches in the place of aborted ones."""
 
 
 def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: int, end_offset: int) -> BatchesRead:
@@ -211,8 +212,8 @@ def read_committed_batches(
     found, length = _read(file, position, limit, offset, max_bytes, end_offset)
     batches = AbortedBatches(aborted, found.base_offset, found.next_offset)
     if batches:
-        data, all_aborted = batches.without(memoryview(found.data)[:length], found.next_offset)
-        return replace(found, data=data, all_aborted=all_aborted)
+        data, epoch = batches.without(memoryview(found.data)[:length], found.next_offset)
+        return replace(found, data=data, all_aborted_epoch=epoch)
     return found if length == len(found.data) else replace(found, data=found.data[:length])
 
 

@@ -50,7 +50,7 @@ async def scrape(coordinator: Coordinator) -> Samples:
 async def text_of(address: str) -> str:
     async with ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
         assert answer.status == 200
-        return await answer.text()
+        return str(await answer.text())
 
 
 def samples_of(text: str) -> Samples:

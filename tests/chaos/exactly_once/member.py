@@ -22,6 +22,8 @@ from tests.chaos.working import die_soon
 TRANSACTION_TIMEOUT_MS: Final = 4_000
 REQUEST_TIMEOUT_MS: Final = 3_000
 DELIVERY_TIMEOUT_MS: Final = 9_000
+_OUTLASTS_FAULTS_MS: Final = 120_000
+"""Of members without transactions, whose handlers have nobody to begin anew for them."""
 _STOP_S: Final = 10.0
 
 
@@ -90,7 +92,7 @@ class Transformer:
             transactional_id=self._options.id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS if self._options.id else _OUTLASTS_FAULTS_MS,
             random=Random(self._random.getrandbits(64)),
         )
 

@@ -78,7 +78,7 @@ def test_only_transactional_batches_of_the_producer_before_its_marker_are_aborte
 @given(st.lists(st.tuples(st.sampled_from([-1, 0, 7, 8]), st.integers(1, 3)), min_size=1, max_size=12))
 def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches: list[tuple[int, int]]) -> None:
     """Producer 7 is aborted, 8 is not; -1 has no producer, and 0 stands for end markers, which tell nothing either."""
-    data, offset, kept, gaps = b"", 100, dict[int, bytes](), set[int]()
+    data, offset, kept, gaps, epochs = b"", 100, dict[int, bytes](), set[int](), dict[int, int]()
     for producer_id, count in batches:
         header = read_header(encoded := encode_batch([b"v"] * count, timestamps_ms=[1] * count))
         if not producer_id:
@@ -86,7 +86,8 @@ def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches:
         elif producer_id > 0:
             attributes = header.attributes | Attributes.TRANSACTIONAL
             header = replace(header, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=attributes)
-        batch = restamped(header.pack(), offset, 3) + encoded[HEADER_BYTES:]
+        epoch = epochs[offset + count] = offset // 4
+        batch = restamped(header.pack(), offset, epoch) + encoded[HEADER_BYTES:]
         if producer_id in (0, 7):
             gaps |= set(range(offset, offset + count))
         else:
@@ -94,12 +95,13 @@ def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches:
         data, offset = data + batch, offset + count
     aborted = AbortedTransactions()
     aborted.note(7, 100, offset)
-    found, all_aborted = AbortedBatches([aborted], 100, offset).without(data, offset)
-    assert all_aborted == (not kept)
+    found, all_aborted_epoch = AbortedBatches([aborted], 100, offset).without(data, offset)
+    assert all_aborted_epoch == (None if kept else epochs[offset])
     expected, covered, was_empty = 100, set[int](), False
     for position, header in iter_batches(found):
         assert header.base_offset == expected
         expected = header.next_offset
+        assert header.leader_epoch == epochs[expected], "who has read so far asks on with the epoch of the record before"
         whole = found[position : position + header.length]
         decode_columns(found, position, header).check()
         if header.record_count:
