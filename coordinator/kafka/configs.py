@@ -349,7 +349,7 @@ def config_source(setting: native.DescribedConfig) -> int:
 
 
 def stored_name(node: KafkaNode, topic: str, name: str) -> str:
-    """Under which name a topic has a setting of Kafka's that it is made or changed with; one without effect is logged once."""
+    """Under which name a topic gets a setting of Kafka's; of the first with a setting that has no effect the log tells."""
     if name not in KEPT_SETTINGS:
         return name
     if name not in node.told_without_effect:
