@@ -55,6 +55,7 @@ def heartbeat(groups: Groups, request: HeartbeatRequest, step: GroupStep) -> Non
     elif request.max_wait_ms <= 0:
         step.reply(CARRY_ON)
     else:
+        # The client's next one comes as soon as it has the answer, and has the other half of the session for that.
         wait_ms = min(request.max_wait_ms, member.session_timeout_ms // 2)
         hold_heartbeat(group, member, step.now.ms + wait_ms, step)
 

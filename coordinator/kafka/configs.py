@@ -236,8 +236,6 @@ class _Alteration:
     def __init__(self, node: KafkaNode) -> None:
         self._node = node
         self._handler = node.handlers[native.IncrementalAlterConfigsRequest]
-        self._without_effect: set[str] = set()
-        """What the log has been told."""
 
     def incremental(self, call: KafkaCall) -> StepsLeft:
         """Settings that are not named stay as they are (KIP-339)."""
@@ -270,10 +268,7 @@ class _Alteration:
         return {} if known is None else known.config
 
     def _change(self, topic: str, name: str, operation: int, value: str | None) -> native.AlterableConfig:
-        stored = stored_name(name)
-        if stored != name and name not in self._without_effect:
-            self._without_effect.add(name)  # as many as ``KEPT_SETTINGS``
-            log.info("topic_setting_without_effect", topic=topic, setting=name)
+        stored = stored_name(self._node, topic, name)
         if operation in (_APPEND, _SUBTRACT) and name == "cleanup.policy":
             catalog = self._node.node.catalog
             known = catalog.topics.get(topic)
@@ -353,6 +348,11 @@ def config_source(setting: native.DescribedConfig) -> int:
     return _DEFAULT if setting.is_default else _OF_THE_TOPIC
 
 
-def stored_name(name: str) -> str:
-    """Under which name a topic has a setting of Kafka's."""
-    return KEPT_PREFIX + name if name in KEPT_SETTINGS else name
+def stored_name(node: KafkaNode, topic: str, name: str) -> str:
+    """Under which name a topic gets a setting of Kafka's; of the first with a setting that has no effect the log tells."""
+    if name not in KEPT_SETTINGS:
+        return name
+    if name not in node.told_without_effect:
+        node.told_without_effect.add(name)
+        log.info("topic_setting_without_effect", topic=topic, setting=name)
+    return KEPT_PREFIX + name

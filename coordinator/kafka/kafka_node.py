@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from coordinator.metadata.catalog import Topic
@@ -31,6 +31,8 @@ class KafkaNode:
     node: Node
     handlers: Mapping[type[Request], Handler]
     new_id: Callable[[], str]
+    told_without_effect: set[str] = field(default_factory=set)
+    """Settings of topics without effect here that the log has been told of."""
 
     def brokers(self, call: Call) -> dict[int, Broker]:
         """The nodes that live and have a port for Kafka's clients, by id, as the client of this call is told of them."""

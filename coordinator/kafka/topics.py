@@ -44,7 +44,7 @@ class _Creation:
         """Makes the topics whose replicas the client does not place, then answers with what they have."""
         request: CreateTopicsRequest = call.message
         asked = native.CreateTopicsRequest(
-            tuple(_wanted(topic) for topic in request.topics if self._is_placed_here(topic)),
+            tuple(_wanted(self._node, topic) for topic in request.topics if self._is_placed_here(topic)),
             request.timeout_ms,
             request.validate_only,
         )
@@ -120,8 +120,10 @@ def create_topics(node: KafkaNode) -> Translator:
     return Translator(CreateTopicsRequest, _Creation(node).handle, refusal)
 
 
-def _wanted(topic: CreatableTopic) -> native.CreatableTopic:
-    configs = tuple(native.TopicConfig(stored_name(each.name), each.value or "") for each in topic.configs)
+def _wanted(node: KafkaNode, topic: CreatableTopic) -> native.CreatableTopic:
+    configs = tuple(
+        native.TopicConfig(stored_name(node, topic.name, each.name), each.value or "") for each in topic.configs
+    )
     partitions = len(topic.assignments) or topic.num_partitions
     return native.CreatableTopic(topic.name, partitions, topic.replication_factor, configs)
 

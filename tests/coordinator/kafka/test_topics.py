@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.embedded import Coordinator
 from protocol.errors import ErrorCode
@@ -161,6 +162,25 @@ async def test_settings_of_kafka_s_without_effect_are_kept_and_shown(tmp_path: P
         told = (await wire.ask(creating(refused), 7)).topics[0]
         assert (told.error_code, told.num_partitions) == (ErrorCode.INVALID_CONFIG, -1)
         assert "retention.ms" in told.error_message
+
+
+async def test_of_a_setting_without_effect_the_log_tells_once_whether_a_topic_is_made_or_changed() -> None:
+    given = [CreatableTopicConfig("flush.ms", "1000"), CreatableTopicConfig("retention.ms", "1000")]
+    changes = [
+        incremental_alter_configs_request.AlterableConfig(name, SET, "1000") for name in ("flush.ms", "flush.messages")
+    ]
+    resource = incremental_alter_configs_request.AlterConfigsResource(TOPIC, "t", changes)
+    with capture_logs() as logs:
+        async with (
+            Coordinator(kafka_port=-1, flush="os", log_level="info") as running,
+            connected(running.kafka_address) as wire,
+        ):
+            for name in ("made", "t"):
+                await wire.ask(creating(CreatableTopic(name, 1, 1, [], given)), 7)
+            request = incremental_alter_configs_request.IncrementalAlterConfigsRequest([resource])
+            assert (await wire.ask(request, 1)).responses[0].error_code == 0
+    told = [(line["topic"], line["setting"]) for line in logs if line["event"] == "topic_setting_without_effect"]
+    assert told == [("made", "flush.ms"), ("t", "flush.messages")]
 
 
 async def test_settings_are_changed_one_by_one(wire: KafkaWire) -> None:
