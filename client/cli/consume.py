@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from client.admin import Admin
 from client.cli.options import Subparsers, add_command, positive, seconds
@@ -20,6 +20,7 @@ from client.types.records import ISOLATION_LEVELS, ConsumerRecord, TopicPartitio
 
 if TYPE_CHECKING:
     from client.consumer import Consumer
+    from client.consumer.rebalance_listener import RebalanceListener
 
 _POLL_MS: Final = 500
 _MAX_RECORDS: Final = 5000
@@ -86,7 +87,8 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
     )
     printing = _Printing(options, output, consumer)
     if reading_range is None:
-        consumer.subscribe(options.topics, listener=_Rebalances(printing) if options.group is not None else None)
+        listener = cast("RebalanceListener", _Rebalances(printing)) if options.group is not None else None
+        consumer.subscribe(options.topics, listener=listener)
     how = "done"
     try:
         await consumer.start()
@@ -196,7 +198,7 @@ class _Printing:
 
 
 class _Rebalances:
-    """A listener: a member that joins gets partitions with all that was printed committed, and prints none of it again."""
+    """A listener by its methods: a member that joins gets partitions with all that was printed committed, and prints none of it again."""
 
     def __init__(self, printing: _Printing) -> None:
         self._printing = printing

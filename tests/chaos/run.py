@@ -243,7 +243,9 @@ async def _verify(world: World) -> None:
             tps = [TopicPartition(name, each.partition) for name, topic in topics.items() for each in topic.partitions]
             async with Consumer(bootstrap_servers=world.address, auto_offset_reset="none") as consumer:
                 consumer.assign(tps)
-                await consumer.seek_to_beginning()  # nothing is lost from here on: a truncation that is told is not true
+                await (
+                    consumer.seek_to_beginning()
+                )  # nothing is lost from here on: a truncation that is told is not true
                 ends = await consumer.end_offsets(tps)
                 read = {tp: [] for tp in tps}
                 while any(ends[tp] and (not rows or rows[-1][0] < ends[tp] - 1) for tp, rows in read.items()):

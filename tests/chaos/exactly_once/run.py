@@ -151,7 +151,9 @@ async def _everything(world: World, topics: Iterable[str]) -> list[tuple[TopicPa
     tps = await _partitions(world, topics)
     async with Consumer(bootstrap_servers=world.address, auto_offset_reset="none") as consumer:
         consumer.assign(tps)
-        await consumer.seek_to_beginning()  # from there on nothing is lost any more: a truncation that is told is not true
+        await (
+            consumer.seek_to_beginning()
+        )  # from there on nothing is lost any more: a truncation that is told is not true
         while any((await consumer.lag()).values()):
             for tp, records in (await consumer.getmany(timeout_ms=500)).items():
                 found += [(tp, record.offset, record.value.decode()) for record in records if record.value is not None]

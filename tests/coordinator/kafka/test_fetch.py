@@ -266,12 +266,11 @@ def whole_partition(max_bytes: int) -> FetchRequest:
     )
 
 
-def unread_of(coordinator: Coordinator) -> UnreadAnswers[object]:
+def unread_of(coordinator: Coordinator) -> UnreadAnswers[Any]:
     daemon = coordinator._daemon
     assert daemon is not None
     assert daemon._listener is not None
-    unread: UnreadAnswers[object] = daemon._listener.unread
-    return unread
+    return daemon._listener.unread
 
 
 def conversions() -> int:

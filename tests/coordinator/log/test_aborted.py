@@ -101,7 +101,9 @@ def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches:
     for position, header in iter_batches(found):
         assert header.base_offset == expected
         expected = header.next_offset
-        assert header.leader_epoch == epochs[expected], "who has read so far asks on with the epoch of the record before"
+        assert header.leader_epoch == epochs[expected], (
+            "who has read so far asks on with the epoch of the record before"
+        )
         whole = found[position : position + header.length]
         decode_columns(found, position, header).check()
         if header.record_count:
