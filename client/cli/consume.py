@@ -198,7 +198,7 @@ class _Printing:
 
 
 class _Rebalances:
-    """A listener by its methods: a member that joins gets partitions with all that was printed committed, and prints none of it again."""
+    """What a listener is by its methods: a member that joins prints nothing again that was printed and committed before."""
 
     def __init__(self, printing: _Printing) -> None:
         self._printing = printing
