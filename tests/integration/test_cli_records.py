@@ -15,9 +15,14 @@ from tests.integration.cohort_command import cohort, objects, output
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with DaemonProcess(tmp_path_factory.mktemp("daemon") / "data") as daemon:
-        yield daemon.address
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path_factory.mktemp("daemon") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(daemon: DaemonProcess) -> str:
+    return daemon.address
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +96,7 @@ def test_a_format_prints_what_is_wanted(address: str, numbers: str) -> None:
     assert read(address, numbers, *words) == ["numbers 0 9 1009000  9 "]
 
 
-def test_keys_headers_partition_and_compression_reach_the_log(address: str) -> None:
+def test_keys_headers_partition_and_compression_reach_the_log(daemon: DaemonProcess, address: str) -> None:
     output("topics", "create", "rich", "--partitions", "2", address=address)
     words = ("--header", "source=crm", "--header", "empty=", "--partition", "1", "--compression", "gzip")
     output("produce", "rich", "--key-separator", ":", *words, address=address, stdin=b"a:1\nb:2\n")
@@ -99,6 +104,9 @@ def test_keys_headers_partition_and_compression_reach_the_log(address: str) -> N
     assert [(each["partition"], each["key"], each["value"]) for each in records] == [(1, "a", "1"), (1, "b", "2")]
     headers = [{"name": "source", "value": "crm"}, {"name": "empty", "value": ""}]
     assert [each["headers"] for each in records] == [headers, headers]
+    (segment,) = (daemon.data_dir / "rich-1").glob("*.log")
+    batches = [each for each in objects("log", "dump", str(segment)) if "compression" in each]
+    assert [each["compression"] for each in batches] == ["gzip"]
     refused = cohort("produce", "rich", "--partition", "2", address=address, stdin=b"x\n")
     assert refused.returncode == 1
     assert "2" in refused.stderr

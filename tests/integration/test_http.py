@@ -194,6 +194,21 @@ async def test_a_node_is_alive_and_ready_and_says_why_not(tmp_path: Path) -> Non
         assert "the disk takes no writes" in text
 
 
+async def test_a_node_is_not_ready_while_a_log_of_its_groups_cannot_be_read(tmp_path: Path) -> None:
+    async with Coordinator(str(tmp_path), **SETTINGS) as coordinator, Admin(coordinator.address) as admin:
+        await admin.create_topics({"lines": 1})
+        await admin.alter_offsets("readers", {TopicPartition("lines", 0): 0})
+    (segment,) = [path for path in tmp_path.glob("__consumer_offsets-*/*.log") if path.stat().st_size]
+    with segment.open("r+b") as file:
+        file.seek(60)
+        file.write(b"\xff" * 30)
+    async with Coordinator(str(tmp_path), **SETTINGS) as coordinator:
+        async with asyncio.timeout(30):
+            while f"{segment.parent.name} is damaged" not in (told := await get(coordinator, "/readyz"))[2]:
+                await asyncio.sleep(0.05)
+        assert told[0] == 503
+
+
 async def test_a_node_of_a_cluster_is_ready_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then the metadata store does not answer: the port does, and says so."""
     answered = asyncio.Event()
