@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from client import Admin, CohortError, Consumer, Producer, TopicPartition
+from client import Admin, CohortError, Consumer, CooperativeStickyAssignor, Producer, TopicPartition
 from client.errors import NotEnoughReplicasError
 from protocol.hashing import TRANSACTION_PARTITIONS, partition_for_group
 from tests.chaos.run import OpenEnd, ends_that_stay_open
@@ -282,7 +282,23 @@ async def test_a_topic_is_deleted_and_made_again_while_a_node_is_down(tmp_path: 
 
 
 async def test_a_rolling_restart(tmp_path: Path) -> None:
+    """No group rebalances meanwhile: its coordinator moves in less than a session."""
     async with running(tmp_path) as nodes, probing(nodes) as probe:
+        members = [
+            Consumer(
+                *(TOPIC,),
+                bootstrap_servers=nodes.address,
+                group_id="readers",
+                group_instance_id=f"reader-{number}" if number else None,
+                assignors=[CooperativeStickyAssignor()],
+                session_timeout_ms=20_000,
+            )
+            for number in range(2)
+        ]
+        reading = [asyncio.create_task(_read(member, set())) for member in members]
+        await _settled(nodes, 2)
+        async with Admin(nodes.address) as admin:
+            before = (await admin.describe_groups("readers"))["readers"].generation
         began = now()
         for node in nodes.nodes:
             assert await nodes.terminate(node) == 0
@@ -290,6 +306,12 @@ async def test_a_rolling_restart(tmp_path: Path) -> None:
             await in_sync(nodes.address)
         await probe.acknowledged(now(), 30)
         probe.assert_within(1.0, began)
+        async with Admin(nodes.address) as admin:
+            assert (await admin.describe_groups("readers"))["readers"].generation == before
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+    assert all(task.cancelled() for task in reading)
     copies_agree(nodes)
 
 
