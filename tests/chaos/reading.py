@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from tests.chaos import ledger
 from tests.chaos.history import UNKNOWN, History, Hit, Observation, Reset, Roll, Send
 from tests.chaos.ledger import Entry
 from tests.chaos.member_reading import MemberReader
+
+_NOWHERE: Final = 2**62
+"""The offset of a record that was acknowledged without one and is not in the log."""
 
 
 def read_history(directory: Path) -> History:
@@ -86,8 +90,13 @@ def read_producer(history: History, name: str, entries: list[Entry]) -> None:
                 send = Send(name, entry["sequence"], entry["value"], entry["t"])
                 by_sequence[send.sequence] = send
             case "acknowledged":
-                send = by_sequence[entry["sequence"]]
-                send.answered, send.tp, send.offset = entry["t"], entry["tp"], entry["offset"]
+                send, offset = by_sequence[entry["sequence"]], entry["offset"]
+                if (
+                    offset is None
+                ):  # of a repetition that the daemon knows, librdkafka does not tell where the first one is
+                    log = history.log.get(entry["tp"], {})
+                    offset = next((place for place, value in log.items() if value == send.value), _NOWHERE)
+                send.answered, send.tp, send.offset = entry["t"], entry["tp"], offset
             case "failed":
                 send = by_sequence[entry["sequence"]]
                 send.answered, send.error = entry["t"], entry["error"]

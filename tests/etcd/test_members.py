@@ -78,7 +78,7 @@ async def test_old_versions_are_refused_unless_they_are_allowed(
     store = await opened_within(one_member, metadata_access(allowed), LONG_MS)
     await store.close()
     with pytest.raises(MetadataUnavailableError, match=r"use 99\.0\.0 or newer, or allow it with allow_old_etcd=yes"):
-        await opened_within(one_member, metadata_access(Settings()), 2_000)
+        await opened_within(one_member, metadata_access(Settings()), 6_000)
 
 
 async def opened_within(members: Members, access: Access, timeout_ms: int) -> EtcdStore:
