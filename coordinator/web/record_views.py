@@ -1,15 +1,20 @@
-"""Records of one partition: the newest, from an offset or from a time on, once or as they come.
+"""Records of one partition: the newest, those before an offset, from an offset or from a time on, once or as they come.
 
 Batches are read and decoded as for a consumer, in a thread. What an answer has is bounded by records and by bytes; of a long
 key or value it has the beginning. Bytes travel as base64: the page shows them as text, JSON or hex. Records of transactions
 that are open, or were aborted, are shown as well: this is what the log has.
+
+An answer says which offsets it has looked through: all records from ``before`` up to ``next`` are in it, however few they
+are. What is older is asked for from ``before`` back, what is newer from ``next`` on: none is left out, none comes twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coordinator.log.errors import LogError, OffsetNotInLogError
@@ -31,31 +36,87 @@ MAX_BYTES: Final = 1024 * 1024
 """Bytes of keys, values and headers in one answer."""
 _MAX_HEADERS: Final = 30
 _READ_BYTES: Final = 256 * 1024
-_MAX_READS: Final = 30
+"""Bytes of one read of the log, which has one batch at least."""
+_MAX_READS: Final = 100
+_MAX_READ_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of batches after which no more are read for an answer, which then has fewer records."""
 _FAR_BEHIND: Final = 1_000
 """A page that follows and is so many records behind goes on near the end."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What is still to be read: up to ``end``, with so much room."""
+    """What is still to be looked through: from ``offset`` up to ``end``, with so much room.
+
+    Forwards ``offset`` rises; backwards, from the end on, ``end`` falls.
+    """
 
     offset: int
     end: int
     limit: int
-    room: int
     value_bytes: int
+    backwards: bool = False
+    room: int = MAX_BYTES
+    span: int = field(init=False)
+    """Backwards: so many offsets before ``end`` are tried with one read, which may not bring all of them."""
+
+    def __post_init__(self) -> None:
+        self.span = self.limit
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer has no room for another record."""
+        return self.limit <= 0 or self.room <= 0
+
+    @property
+    def start(self) -> int:
+        """The offset of the next read."""
+        return max(self.offset, self.end - self.span) if self.backwards else self.offset
+
+    def took(self, row: dict[str, Any]) -> None:
+        """A record goes into the answer: what has been looked through ends with it."""
+        self.limit -= 1
+        self.room -= row.pop("room")
+        if self.backwards:
+            self.end = row["offset"]
+        else:
+            self.offset = row["offset"] + 1
+
+    def passed(self, header: BatchHeader) -> None:
+        """All of a batch has been looked through."""
+        if self.backwards:
+            self.end = max(self.offset, min(self.end, header.base_offset))
+        else:
+            self.offset = max(self.offset, min(self.end, header.next_offset))
+
+    def reaches(self, batches_end: int, size: int) -> bool:
+        """Backwards: whether batches of ``size`` bytes that end before ``batches_end`` are the last ones; sets ``span``.
+
+        Large batches do not fit one read, and no read goes on into another segment: then fewer offsets are tried, down to
+        one, whose batch always reaches the end.
+        """
+        if batches_end < self.end:
+            self.span = max(self.span // 2, 1)
+            return False
+        if size <= _READ_BYTES // 2:
+            self.span *= 2
+        return True
 
 
 async def records(sources: PageSources, query: Query, pace: Pace) -> dict[str, Any]:
-    """Records of ``partition`` of ``topic``: ``from`` newest, offset (``offset``) or time (``time_ms``), up to ``limit``."""
+    """Records of ``partition`` of ``topic``, up to ``limit`` and in the log's order.
+
+    ``from`` is newest, before (the last ones below ``offset``), offset (from ``offset`` on), time (from ``time_ms`` on), or
+    following: from ``offset`` on as a stream of events goes on, for a page that gets none.
+    """
     log = _find_log(sources, query)
-    limit = query.number("limit", 50, 1, MAX_ROWS)
-    origin, note = query.choice("from", "newest", "offset", "time"), ""
+    origin, note, skipped = query.choice("from", "newest", "before", "offset", "time", "following"), "", 0
     first, end = log.start_offset, log.high_watermark
-    offset = max(first, end - limit)
+    whole = query.choice("whole", "no", "yes") == "yes"
+    limit = 1 if whole else query.number("limit", 50, 1, MAX_ROWS)
+    reading = _Reading(first, end, limit, MAX_WHOLE_BYTES if whole else MAX_VALUE_BYTES)
     try:
-        if origin == "offset":
+        if origin == "offset" or origin == "before":
             wanted = query.number("offset", 0)
             offset = min(max(wanted, first), end)
             note = "" if wanted == offset else f"offset {wanted} is not there: the partition has {first} to {end}"
@@ -63,17 +124,26 @@ async def records(sources: PageSources, query: Query, pace: Pace) -> dict[str, A
             found = await pace.rest(log.offset_for_timestamp(query.number("time_ms", 0)))
             offset = end if found is None else found[0]
             note = "no record is that new" if found is None else ""
-        whole = query.choice("whole", "no", "yes") == "yes"
-        reading = _Reading(offset, end, 1 if whole else limit, MAX_BYTES, MAX_WHOLE_BYTES if whole else MAX_VALUE_BYTES)
+        elif origin == "following":
+            offset, skipped = _position(log, query.number("offset", -1, -1))
+        else:
+            offset = end
+        if origin in ("newest", "before"):
+            reading.end, reading.backwards = offset, True
+        else:
+            reading.offset = offset
         rows = await pace.rest(_read(sources, log, reading))
     except (LogError, OSError, ProtocolError) as error:
         raise ViewError(409, f"the records cannot be read: {clipped(str(error), 500)}") from error
+    before, behind = (reading.end, offset) if reading.backwards else (offset, reading.offset)
     return {
         "records": rows,
         "first": exact(first),
         "end": exact(end),
-        "next": exact(reading.offset),
+        "before": exact(before),
+        "next": exact(behind),
         "note": note,
+        "skipped": skipped,
     }
 
 
@@ -88,15 +158,11 @@ class Follower:
     async def look(self, pace: Pace) -> dict[str, Any] | None:
         """The next records, None while there are none. Raises ``ViewError`` when the partition cannot be read."""
         log = _find_log(self._sources, self._query)
-        end, skipped = log.high_watermark, 0
-        if not log.start_offset <= self._offset <= end:
-            self._offset = end  # the log was cut, or this is the beginning
-        if end - self._offset > _FAR_BEHIND:
-            skipped = end - MAX_ROWS - self._offset
-            self._offset = end - MAX_ROWS
+        end = log.high_watermark
+        self._offset, skipped = _position(log, self._offset)
         if self._offset == end:
             return None
-        reading = _Reading(self._offset, end, MAX_ROWS, MAX_BYTES, MAX_VALUE_BYTES)
+        reading = _Reading(self._offset, end, MAX_ROWS, MAX_VALUE_BYTES)
         try:
             rows = await pace.rest(_read(self._sources, log, reading))
         except OffsetNotInLogError:
@@ -117,52 +183,77 @@ def _find_log(sources: PageSources, query: Query) -> PartitionLog:
         raise ViewError(404, str(error)) from error
 
 
+def _position(log: PartitionLog, offset: int) -> tuple[int, int]:
+    """Where a page that has seen all below ``offset`` goes on, and how many records it leaves out."""
+    end = log.high_watermark
+    if not log.start_offset <= offset <= end:
+        return end, 0  # the log was cut, or this is the beginning
+    if end - offset > _FAR_BEHIND:
+        return end - MAX_ROWS, end - MAX_ROWS - offset
+    return offset, 0
+
+
 async def _read(sources: PageSources, log: PartitionLog, reading: _Reading) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    size = 0
     async with sources.decoding:
         for _ in range(_MAX_READS):
-            if reading.offset >= reading.end or reading.limit <= 0 or reading.room <= 0:
+            if reading.offset >= reading.end or reading.is_full or size >= _MAX_READ_BYTES:
                 break
-            batches = await log.read(reading.offset, _READ_BYTES, end_offset=reading.end)
+            # Backwards also the batch that ``end`` lies in is of use, so the read ends at the high watermark.
+            batches = await log.read(reading.start, _READ_BYTES, end_offset=None if reading.backwards else reading.end)
             if not batches:
                 break
+            size += len(batches)
             rows += await asyncio.to_thread(_decoded, batches, reading)
-    return rows
+    return rows[::-1] if reading.backwards else rows
 
 
 def _decoded(batches: bytes, reading: _Reading) -> list[dict[str, Any]]:
-    """The records of these batches as far as there is room; ``reading`` goes on behind them."""
+    """The records of these batches as far as there is room, backwards the last first; ``reading`` goes on behind them."""
+    found = [(at, header) for at, header in iter_batches(batches) if header.base_offset < reading.end]
+    if reading.backwards:
+        if not reading.reaches(found[-1][1].next_offset, len(batches)):
+            return []
+        found.reverse()
     rows: list[dict[str, Any]] = []
-    for position, header in iter_batches(batches):
+    for position, header in found:
         if header.attributes & Attributes.CONTROL:
-            found = _markers(batches, position, header)
+            of_batch = _markers(batches, position, header, reading)
         else:
-            found = _rows(batches, position, header, reading)
-        for row in found:
-            if row["offset"] < reading.offset or row["offset"] >= reading.end:
-                continue
-            if reading.limit <= 0 or reading.room <= 0:
+            of_batch = _rows(batches, position, header, reading)
+        for row in reversed(of_batch) if reading.backwards else of_batch:
+            if reading.is_full:
                 return rows
-            reading.offset = row["offset"] + 1
-            reading.limit -= 1
-            reading.room -= row.pop("room")
+            reading.took(row)
             rows.append(row)
-        if reading.limit <= 0 or reading.room <= 0:
+        if reading.is_full:
             break  # perhaps in the middle of a batch
-        reading.offset = max(reading.offset, min(header.next_offset, reading.end))
+        reading.passed(header)
     return rows
 
 
-def _markers(batches: bytes, position: int, header: BatchHeader) -> list[dict[str, Any]]:
+def _wanted(base_offset: int, deltas: Sequence[int], reading: _Reading) -> tuple[int, int]:
+    """Which records of a batch are to be looked at: from one up to another, as many as are still wanted."""
+    low = bisect_left(deltas, reading.offset - base_offset)
+    high = bisect_left(deltas, reading.end - base_offset)
+    if reading.backwards:
+        return max(low, high - reading.limit), high
+    return low, min(high, low + reading.limit)
+
+
+def _markers(batches: bytes, position: int, header: BatchHeader, reading: _Reading) -> list[dict[str, Any]]:
+    ends = decode_control_batch(batches, position, header)
+    low, high = _wanted(header.base_offset, range(len(ends)), reading)
     return [
         {
             "offset": header.base_offset + delta,
             "time_ms": header.max_timestamp,
-            "marker": "commit" if end.committed else "abort",
-            "producer_id": exact(end.producer_id),
+            "marker": "commit" if ends[delta].committed else "abort",
+            "producer_id": exact(ends[delta].producer_id),
             "room": 100,
         }
-        for delta, end in enumerate(decode_control_batch(batches, position, header))
+        for delta in range(low, high)
     ]
 
 
@@ -172,8 +263,7 @@ def _rows(batches: bytes, position: int, header: BatchHeader, reading: _Reading)
     except ModuleNotFoundError as error:
         raise ProtocolError(what_to_install(error)) from error
     deltas = columns.offset_deltas()
-    low = next((at for at, delta in enumerate(deltas) if header.base_offset + delta >= reading.offset), columns.count)
-    high = min(columns.count, low + reading.limit)
+    low, high = _wanted(header.base_offset, deltas, reading)
     times = columns.timestamps_ms()
     append_time = header.append_time_ms
     key_column = columns.key_column(low, high)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from coordinator import Coordinator
+
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
@@ -45,6 +47,7 @@ class Looked:
         self.address = address
         self.loads = 0
         self.faults: list[str] = []
+        self.requests: list[str] = []
         page.on("console", lambda told: self.faults.append(told.text) if told.type == "error" else None)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("dialog", lambda dialog: self.faults.append(f"a dialog: {dialog.message}"))
@@ -59,12 +62,33 @@ class Looked:
         """What the page shows now."""
         return await self.page.inner_text("#content")
 
+    async def hide(self, hidden: bool) -> None:
+        """Has the page believe that another tab is in front of it, or that it is seen again."""
+        await self.page.evaluate(
+            "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
+            " document.dispatchEvent(new Event('visibilitychange')); }",
+            hidden,
+        )
+
+    def forgive(self, text: str) -> None:
+        """Faults with this text were meant to happen."""
+        self.faults = [fault for fault in self.faults if text not in fault]
+
     def _loaded(self) -> None:
         self.loads += 1
 
     def _check(self, url: str) -> None:
+        self.requests.append(url)
         if not url.startswith(f"http://{self.address}/"):
             self.faults.append(f"a request to {url}")
+
+
+def streams_open(coordinator: Coordinator) -> int:
+    """How many streams the daemon sends to pages now."""
+    daemon = coordinator._daemon
+    assert daemon is not None
+    assert daemon._web is not None
+    return daemon._web._page._streams.count
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from base64 import b64decode
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from structlog.testing import capture_logs
 from client import Admin, Consumer, Member, Producer, TopicPartition
 from coordinator import Coordinator
 from coordinator.cluster import Cluster
-from coordinator.web import api, group_views, lag_history, record_views, streams
+from coordinator.web import api, group_views, lag_history, streams
 from coordinator.web.guard import HEADERS
 from coordinator.web.view import Pace, PageSources, Query, View
 
@@ -281,97 +280,6 @@ async def test_a_stream_too_many_is_refused_and_a_closed_one_makes_room(monkeypa
                         if stream.status == 200:
                             break
                     await asyncio.sleep(0.02)
-
-
-async def batches_of_all_kinds(coordinator: Coordinator) -> None:
-    """Six records: plain ones with keys and headers, a null value, one of a transaction; its end marker is the seventh."""
-    async with Admin(coordinator.address) as admin:
-        await admin.create_topics({"lines": 1})
-    async with Producer(coordinator.address) as producer:
-        for number in range(4):
-            headers = [("trace", b"\xff\x00"), (HOSTILE, b"")]
-            await producer.send("lines", b"%d" % number, key=b"k", headers=headers, timestamp_ms=1_000 + number)
-        await producer.send("lines", None, key=b"gone")
-    async with Producer(coordinator.address, transactional_id="t") as producer, producer.transaction():
-        await producer.send("lines", b"x" * 10_000)
-
-
-async def test_records_are_found_by_offset_and_time_with_their_headers() -> None:
-    async with Coordinator(**SETTINGS) as coordinator:
-        await batches_of_all_kinds(coordinator)
-        ask = {"topic": "lines", "partition": "0"}
-        async with asyncio.timeout(30):  # until the end marker is there, which the commit does not wait for
-            while (told := await asked(coordinator, "records", **ask))["end"] != 7:
-                await asyncio.sleep(0.01)
-        rows = told["records"]
-        assert [row["offset"] for row in rows] == list(range(7))
-        assert [b64decode(row["value"]) for row in rows[:4]] == [b"0", b"1", b"2", b"3"]
-        assert (b64decode(rows[4]["key"]), rows[4]["value"], rows[4]["value_size"]) == (b"gone", None, -1)
-        names = [(one["name"], b64decode(one["value"])) for one in rows[0]["headers"]]
-        assert names[0] == ("trace", b"\xff\x00")
-        assert names[1][0].startswith("<img src=x")
-        assert (len(b64decode(rows[5]["value"])), rows[5]["value_size"], rows[5]["transactional"]) == (
-            4096,
-            10_000,
-            True,
-        )
-        assert rows[6]["marker"] == "commit"
-        whole = await asked(coordinator, "records", **ask, **{"from": "offset"}, offset="5", whole="yes")
-        assert [len(b64decode(row["value"])) for row in whole["records"]] == [10_000]
-        some = await asked(coordinator, "records", **ask, **{"from": "offset"}, offset="2", limit="2")
-        assert ([row["offset"] for row in some["records"]], some["next"]) == ([2, 3], 4)
-        since = await asked(coordinator, "records", **ask, **{"from": "time"}, time_ms="1002")
-        assert since["records"][0]["offset"] == 2
-        far = await asked(coordinator, "records", **ask, **{"from": "offset"}, offset="99")
-        assert (far["records"], "offset 99 is not there" in far["note"]) == ([], True)
-        status, refused = await answer(coordinator, "/api/records", {**ask, "partition": "7"})
-        assert (status, "partitions 0 to 0, not 7" in refused["error"]) == (404, True)
-
-
-async def test_an_answer_with_records_is_bounded_by_bytes() -> None:
-    async with Coordinator(**SETTINGS) as coordinator:
-        await produced(coordinator.address, "lines", 1, 0)
-        async with Producer(coordinator.address) as producer:
-            for _ in range(200):
-                await producer.send("lines", b"v" * 4_000, key=b"k" * 4_000, headers=[("h", b"h" * 4_000)])
-        told = await asked(coordinator, "records", topic="lines", **{"from": "offset"}, limit="200")
-        held = sum(len(row["key"]) + len(row["value"]) + len(row["headers"][0]["value"]) for row in told["records"])
-        assert 0 < len(told["records"]) < 200
-        assert held * 3 // 4 <= record_views.MAX_BYTES + 3 * record_views.MAX_VALUE_BYTES
-        assert told["next"] == len(told["records"])
-
-
-async def test_records_that_come_are_followed_and_too_many_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LOOK_S", 0.05)
-    monkeypatch.setattr(record_views, "_FAR_BEHIND", 300)
-    async with Coordinator(**SETTINGS) as coordinator:
-        await produced(coordinator.address, "lines", 1, 3)
-        url = f"http://{coordinator.http_address}/api/events"
-        query = {"view": "records", "topic": "lines", "partition": "0", "offset": "2"}
-
-        async with (
-            ClientSession(timeout=ClientTimeout(total=60)) as session,
-            session.get(url, params=query) as stream,
-            Producer(coordinator.address) as producer,
-        ):
-
-            async def next_event() -> dict[str, Any]:
-                async for line in stream.content:
-                    if line.startswith(b"data: "):
-                        return dict(json.loads(line[6:]))
-                raise AssertionError("the stream has ended")
-
-            assert [row["offset"] for row in (await next_event())["records"]] == [2]
-            await producer.send("lines", b"new")
-            assert [b64decode(row["value"]) for row in (await next_event())["records"]] == [b"new"]
-            for number in range(400):
-                await producer.send("lines", b"%d" % number)
-            await producer.flush()
-            seen, skipped = 4, 0
-            while seen + skipped < 404:
-                event = await next_event()
-                seen, skipped = seen + len(event["records"]), skipped + event["skipped"]
-            assert seen + skipped == 404
 
 
 async def posted(coordinator: Coordinator, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:

@@ -17,7 +17,9 @@ import pytest
 
 from client import Admin, Producer, TopicPartition
 from coordinator import Coordinator
-from tests.integration.browsing import DARK, DESKTOP, PHONE, browser_at, keep_screenshot, needs_browser
+from coordinator.web import lag_history, streams
+from tests.integration.browsing import DARK, DESKTOP, PHONE, browser_at, keep_screenshot, needs_browser, streams_open
+from tests.integration.consuming import until
 
 pytestmark = needs_browser
 
@@ -106,7 +108,7 @@ async def test_names_of_strangers_are_text_and_nothing_else(tmp_path: Path) -> N
                     await looked.open(fragment)
                     await page.wait_for_selector("#content h1")
                     assert await page.locator("#content img, #content script, #content iframe").count() == 0
-                looked.faults = [fault for fault in looked.faults if "404" not in fault]
+                looked.forgive("404")
                 assert looked.faults == []
                 parse = (
                     "try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (error) { return error.name }"
@@ -179,7 +181,7 @@ async def test_offsets_are_reset_after_a_look_at_what_that_does(tmp_path: Path) 
             await page.locator("button.danger").click()
             await page.wait_for_selector(".notice:has-text('another than was shown')")
             assert {entry.offset for entry in (await admin.list_offsets("readers")).values()} == {8, 10}
-            looked.faults = [fault for fault in looked.faults if "409" not in fault]
+            looked.forgive("409")
 
 
 async def test_without_http_admin_a_reset_is_shown_and_cannot_be_done() -> None:
@@ -261,18 +263,73 @@ async def test_every_section_fits_its_screen(name: str, options: dict[str, Any],
                 assert (lightness < 60) == (name == "dark")
 
 
-async def test_a_page_that_is_not_seen_asks_for_nothing() -> None:
+async def test_a_page_that_is_not_seen_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "LOOK_S", 0.05)
     async with Coordinator(**SETTINGS) as coordinator, browser_at(coordinator.http_address) as looked:
         page = looked.page
+        await page.clock.install()
         await looked.open("")
-        await page.wait_for_selector("h1")
-        for hidden, status in ((True, "paused"), (False, "live")):
-            await page.evaluate(
-                "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
-                " document.dispatchEvent(new Event('visibilitychange')); }",
-                hidden,
-            )
-            await page.wait_for_function("status => document.getElementById('live').textContent === status", arg=status)
+        status = "status => document.getElementById('live').textContent === status"
+        await page.wait_for_function(status, arg="live")
+        assert streams_open(coordinator) == 1
+        await looked.hide(True)
+        await page.wait_for_function(status, arg="paused")
+        await until(lambda: streams_open(coordinator) == 0)
+        asked = len(looked.requests)
+        await filled(coordinator)
+        await page.clock.fast_forward(60_000)
+        assert (len(looked.requests), streams_open(coordinator)) == (asked, 0)
+        await looked.hide(False)
+        await page.wait_for_function(status, arg="live")
+        assert streams_open(coordinator) == 1
+        await page.wait_for_selector(".facts div:has(dt:text('Topics')) dd:has-text('1')")
+
+
+async def test_the_past_of_a_lag_is_drawn_as_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lag_history, "SAMPLE_S", 0.05)
+    monkeypatch.setattr(lag_history, "_REST", 0)
+    monkeypatch.setattr(lag_history, "SAMPLES", 1_000)
+    async with Coordinator(**SETTINGS) as coordinator, Admin(coordinator.address) as admin:
+        await filled(coordinator)
+        async with browser_at(coordinator.http_address) as looked:
+            page = looked.page
+            await looked.open("#/groups")
+            await page.wait_for_selector("td.chart svg.spark[aria-label^='lag from 28 to 28']")
+            await page.locator("tbody a").click()
+            await page.wait_for_selector(".facts svg.spark[aria-label^='lag from 28 to 28']")
+            await admin.alter_offsets("readers", {TopicPartition("lines", index): 10 for index in range(4)})
+            await page.wait_for_selector(".facts svg.spark[aria-label^='lag from 28 to 0, at most 28']")
+            drawn = await page.locator(".facts svg.spark polyline").get_attribute("points") or ""
+            heights = [float(point.split(",")[1]) for point in drawn.split()]
+            assert (heights[0], heights[-1]) == (min(heights), max(heights))  # from the top of the picture down
+            assert heights[-1] - heights[0] > 10
+            since_opened = page.locator("td.chart svg.spark[aria-label^='lag from 7 to 0'] polyline")
+            await since_opened.nth(3).wait_for(state="attached")
+            await keep_screenshot(page, "lag", tmp_path)
+
+
+async def test_a_transaction_shows_where_it_writes_until_it_has_ended(tmp_path: Path) -> None:
+    async with Coordinator(**SETTINGS) as coordinator:
+        await filled(coordinator)
+        async with (
+            browser_at(coordinator.http_address) as looked,
+            Producer(coordinator.address, transactional_id="pay<b>") as producer,
+        ):
+            page = looked.page
+            async with producer.transaction():
+                for partition in (0, 1, 3):
+                    await producer.send("lines", b"x", partition=partition)
+                await producer.flush()
+                await looked.open("#/transactions")
+                await page.wait_for_selector("tbody .badge:has-text('Open')")
+                await page.locator("tbody a").click()
+                await page.wait_for_selector("h1 .badge:has-text('Open')")
+                assert (await page.locator("h1 bdi").text_content()) == "pay<b>"
+                places = page.locator("[aria-label='Where it writes'] tbody tr")
+                assert await places.locator("td[data-title='Partitions']").inner_text() == "lines: 0\N{EN DASH}1, 3"
+                await keep_screenshot(page, "transaction", tmp_path)
+            await page.wait_for_selector("h1 .badge:has-text('Committed')")
+            await page.wait_for_selector(".empty:has-text('No transaction is open.')")
 
 
 def test_a_browser_that_is_named_is_the_one_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,18 @@ export function go(name, query, replaces) {
   } else location.hash = hash;
 }
 
+// A page that is gone, or has nothing to show any more: what looks after itself on it ends, and is made anew if it comes back.
+function forget(memory) {
+  memory?.leave?.();
+  for (const name of Object.keys(memory ?? {})) delete memory[name];
+}
+
 function show() {
   const [name, query] = address(), section = SECTIONS[name];
   const page = `${name}?${section.identity?.(query) ?? ""}`, isNew = page !== shown;
   stop();
   shown = page;
+  if (isNew) forget(content.memory);
   const memory = isNew ? (content.memory = {}) : content.memory;
   document.title = `${section.title(query)} · Cohort`;
   for (const link of document.querySelectorAll("nav [data-section]")) {
@@ -65,13 +72,16 @@ function show() {
     section.seen?.(memory.data, context);
     draw(memory.data);
   };
-  stop = follow(section.view, section.ask(query), {
+  stop = follow(section.view, () => section.ask(query), {
     onData: (data) => {
       memory.data = data;
       section.seen?.(data, context);
       draw(data);
     },
-    onRefused: (text) => morph(content, h("div", {}, h("h1", {}, section.title(query)), notice(text))),
+    onRefused: (text) => {
+      forget(memory);
+      morph(content, h("div", {}, h("h1", {}, section.title(query)), notice(text)));
+    },
     onStatus: (status) => {
       live.className = `live ${status}`;
       if (live.textContent !== STATUS[status]) live.textContent = STATUS[status];

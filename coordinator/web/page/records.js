@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { bytes, count, moment, plural } from "./format.js";
 import { ask, follow } from "./live.js";
 
-const LIMIT = 50, KEPT = 500, PREVIEW = 300;
+const LIMIT = 50, FOLLOWED = 200, KEPT = 500, PREVIEW = 300;
 const FORMATS = [["auto", "as it fits"], ["text", "text"], ["json", "JSON"], ["hex", "hex"]];
 
 // Looks after itself: it is made once for a topic and partition, and the page around it is drawn anew without it.
@@ -12,15 +12,17 @@ export function records(data, { query, memory }) {
   const partition = Math.min(Math.max(Number.parseInt(query.partition ?? "0", 10) || 0, 0), Math.max(data.partitions - 1, 0));
   const key = `records ${data.topic} ${partition}`, frame = { "data-own": true, "data-key": key };
   if (memory.records === key) return h("div", frame);
+  memory.leave?.();
   memory.records = key;
-  return browser(h("div", frame), data, partition);
+  return browser(h("div", frame), data, partition, memory);
 }
 
-function browser(frame, data, partition) {
-  const state = { from: "newest", rows: [], next: 0, first: 0, stop: null, format: "auto" };
+function browser(frame, data, partition, memory) {
+  // What is shown: of a partition the rows between two offsets, and from where on; from "" nothing, until an answer is there.
+  const state = { from: "", partition, rows: [], before: 0, next: 0, turn: 0, stop: null, format: "auto" };
   const list = h("ol", { class: "records", "aria-label": "Records" }), told = h("p", { class: "fine", role: "status" });
-  const further = h("button", { type: "button", onclick: () => more() }, "Further records");
-  const place = h("select", {}, Array.from({ length: Math.min(data.partitions, 1000) }, (_, index) =>
+  const further = h("button", { type: "button", hidden: true, onclick: () => more() }, "Older records");
+  const place = h("select", { onchange: () => show() }, Array.from({ length: Math.min(data.partitions, 1000) }, (_, index) =>
     h("option", { value: index, selected: index === partition }, String(index))));
   const from = h("select", { onchange: () => choose(from.value) },
     [["newest", "the newest"], ["offset", "an offset"], ["time", "a time"]].map(([value, text]) => h("option", { value }, text)));
@@ -40,7 +42,10 @@ function browser(frame, data, partition) {
     h("label", {}, "Partition", place), h("label", {}, "Beginning with", from), offset, time,
     h("button", { type: "submit" }, "Show"), live, h("label", {}, "Shown", format)),
     told, list, h("p", {}, further));
-  place.onchange = () => show();
+  memory.leave = () => {
+    state.turn += 1;
+    unfollow();
+  };
   show();
   return frame;
 
@@ -56,57 +61,84 @@ function browser(frame, data, partition) {
     return { from: "newest" };
   }
 
+  // Resolves to whether it is shown: not when it cannot be, or something else has been asked for meanwhile.
   async function show() {
     unfollow();
-    state.from = from.value;
-    state.rows = [];
-    await load(wanted(), (answer) => (state.from === "newest" ? answer.records.reverse() : answer.records));
+    state.from = "";
+    const chosen = { from: from.value, partition: place.value };
+    const answer = await load({ partition: place.value, ...wanted() });
+    if (!answer) return false;
+    const rows = chosen.from === "newest" ? answer.records.reverse() : answer.records;
+    Object.assign(state, chosen, { rows, before: answer.before, next: answer.next });
+    settle(answer);
+    draw();
+    return true;
   }
 
   // Further back from the newest, further on from an offset or a time.
   async function more() {
-    if (state.from !== "newest") return load({ from: "offset", offset: String(state.next) }, (answer) => answer.records);
-    const lowest = state.rows.at(-1)?.offset ?? state.next, start = Math.max(state.first, lowest - LIMIT);
-    return load({ from: "offset", offset: String(start), limit: String(Math.max(1, lowest - start)) },
-      (answer) => answer.records.filter((row) => row.offset < lowest).reverse());
+    const goesBack = state.from === "newest", { partition } = state;
+    const where = goesBack ? { from: "before", offset: String(state.before) } : { from: "offset", offset: String(state.next) };
+    const answer = await load({ partition, ...where });
+    if (!answer) return;
+    state.rows = [...state.rows, ...(goesBack ? answer.records.reverse() : answer.records)].slice(0, KEPT);
+    if (goesBack) state.before = answer.before;
+    else state.next = answer.next;
+    settle(answer);
+    draw();
   }
 
-  async function load(what, inOrder) {
+  // What is asked for last counts: an answer to an earlier question is none any more.
+  async function load(what) {
+    const turn = (state.turn += 1);
     further.disabled = true;
+    let answer = null;
     try {
-      const answer = await ask("records", { topic: data.topic, partition: place.value, limit: String(LIMIT), ...what });
-      state.rows = [...state.rows, ...inOrder(answer)].slice(0, KEPT);
-      [state.next, state.first] = [answer.next, answer.first];
-      told.textContent = [answer.note, `The partition has the offsets ${count(answer.first)} to ${count(answer.end)}.`].filter(Boolean).join(". ");
-      const lowest = state.rows.at(-1)?.offset ?? answer.first;
-      further.hidden = state.rows.length >= KEPT || (state.from === "newest" ? lowest <= answer.first : answer.next >= answer.end);
-      further.textContent = state.from === "newest" ? "Older records" : "Later records";
-      draw();
+      answer = await ask("records", { topic: data.topic, limit: String(LIMIT), ...what });
+      if (turn !== state.turn) return null;
     } catch (error) {
+      if (turn !== state.turn) return null;
       told.textContent = error.message;
+      if (!state.from) {
+        state.rows = [];
+        further.hidden = true;
+        draw();
+      }
     }
     further.disabled = false;
+    return answer;
   }
 
-  function followOn() {
-    if (state.from !== "newest") {
-      from.value = "newest";
-      choose("newest");
-    }
+  function settle(answer) {
+    told.textContent = [answer.note, `The partition has the offsets ${count(answer.first)} to ${count(answer.end)}.`].filter(Boolean).join(". ");
+    const isAll = state.from === "newest" ? state.before === answer.first : state.next === answer.end;
+    further.hidden = isAll || state.rows.length >= KEPT;
+    further.textContent = state.from === "newest" ? "Older records" : "Later records";
+  }
+
+  // Goes on behind the newest, also when the connection is a new one.
+  async function followOn() {
+    from.value = "newest";
+    offset.hidden = time.hidden = true;
+    if (state.from !== "newest" && !(await show())) return;
     live.setAttribute("aria-pressed", "true");
     live.textContent = "Stop following";
-    state.stop = follow("records", { topic: data.topic, partition: place.value, offset: String(state.next || -1) }, {
+    const where = { topic: data.topic, partition: state.partition, from: "following", limit: String(FOLLOWED) };
+    const query = () => ({ ...where, offset: String(state.next) });
+    state.stop = follow("records", query, {
       onData: (answer) => {
-        if (!frame.isConnected) return unfollow();
         if (answer.skipped) told.textContent = `${plural(answer.skipped, "record")} came too fast and are left out.`;
+        state.next = answer.next;
+        if (!answer.records.length) return;
+        if (!state.rows.length) list.replaceChildren();
         const fresh = answer.records.reverse();
         state.rows = [...fresh, ...state.rows].slice(0, KEPT);
-        state.next = answer.next;
         list.prepend(...fresh.map((row) => item(row)));
         while (list.children.length > KEPT) list.lastElementChild.remove();
+        if (state.rows.length >= KEPT) further.hidden = true;
       },
       onRefused: (text) => (told.textContent = text),
-      onStatus: () => frame.isConnected || unfollow(),
+      onStatus: (status) => (live.textContent = status === "refused" ? "Stop following, every 10 s" : "Stop following"),
     });
   }
 
@@ -119,7 +151,7 @@ function browser(frame, data, partition) {
 
   function draw() {
     list.replaceChildren(...state.rows.map((row) => item(row)));
-    if (!state.rows.length) list.append(h("li", {}, h("p", { class: "empty" }, "There are no records here.")));
+    if (!state.rows.length && state.from) list.append(h("li", {}, h("p", { class: "empty" }, "There are no records here.")));
   }
 
   function item(row) {
@@ -141,7 +173,7 @@ function browser(frame, data, partition) {
   }
 
   function fill(whole, row) {
-    const cut = row.key_size > size(row.key) || row.value_size > size(row.value);
+    const { partition } = state, cut = row.key_size > size(row.key) || row.value_size > size(row.value);
     whole.replaceChildren(
       ...block("Key", row.key, row.key_size), ...block("Value", row.value, row.value_size),
       ...row.headers.flatMap((header) => block(`Header ${header.name}`, header.value, header.value_size)),
@@ -149,7 +181,8 @@ function browser(frame, data, partition) {
       ...(row.transactional ? [h("p", { class: "fine" }, "Written in a transaction: it counts once an end marker of its producer says commit.")] : []),
       ...(cut && !row.whole ? [h("button", { type: "button", onclick: async () => {
         try {
-          const answer = await ask("records", { topic: data.topic, partition: place.value, from: "offset", offset: String(row.offset), whole: "yes" });
+          const answer = await ask("records", { topic: data.topic, partition, from: "offset", offset: String(row.offset), whole: "yes" });
+          if (answer.records[0]?.offset !== row.offset) throw new Error("The record is not there any more.");
           fill(whole, { ...answer.records[0], whole: true });
         } catch (error) {
           told.textContent = error.message;
