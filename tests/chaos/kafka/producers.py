@@ -38,6 +38,25 @@ class Sending(Protocol):
         """Sends what is queued."""
 
 
+class _Notes(logging.Handler):
+    """Writes into the ledger what librdkafka says of its epoch: why it began a new one cannot be told from answers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by librdkafka's threads, or by ``poll``."""
+        if len(text := record.getMessage()) < 2_000:
+            self._ledger.write("note", text=text)
+
+
+def _noting(ledger: Ledger) -> logging.Logger:
+    logger = logging.Logger("librdkafka", logging.DEBUG)
+    logger.addHandler(_Notes(ledger))
+    return logger
+
+
 class Confluent:
     """librdkafka's, which has threads of its own."""
 
@@ -59,8 +78,9 @@ class Confluent:
                 "socket.timeout.ms": REQUEST_TIMEOUT_MS + 500,
                 "reconnect.backoff.max.ms": 500,
                 "topic.metadata.refresh.interval.ms": 1_000,
-                "log_level": 0,
-            }
+                **({"debug": "eos", "log_level": 7} if once else {"log_level": 0}),
+            },
+            logger=_noting(ledger),
         )
 
     async def start(self) -> None:
