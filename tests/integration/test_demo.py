@@ -44,12 +44,14 @@ def test_nothing_is_lost_when_a_member_is_killed(files: Path, tmp_path: Path) ->
     rebalances = [event for event in events if event["event"] == "rebalance"]
     assert len(rebalances) == result["rebalances"]
     assert all(event["reason"] for event in rebalances)
-    *_, before, after = rebalances
+    before = [event for event in events[: events.index(kill)] if event["event"] == "rebalance"][-1]
+    after = rebalances[-1]
     assert sorted(before["owners"]) == ["member-1", "member-2", "member-3"]
     assert sorted(number for owned in after["owners"].values() for number in owned) == list(range(12))
     assert kill["name"] not in after["owners"]
     assert "member-4" in after["owners"]
-    assert f"{kill['name']} missed its session" in after["reason"]
+    since = " ".join(event["reason"] for event in rebalances[rebalances.index(before) + 1 :])
+    assert f"{kill['name']} missed its session" in since  # on a slow machine before member-4 has started
     assert result["seconds"] < 60
 
 
