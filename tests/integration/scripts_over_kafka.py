@@ -51,6 +51,8 @@ OPTIONS: Final[dict[str, Any]] = {
 _OF_ADMINISTRATORS: Final = frozenset(ALONE) - {"delete-group", "delete-offsets"}
 SPEAKS_AS_IT_JOINS: Final = "commit/in_each_state"
 """In this script a member commits while its first join waits: a client that is given no id before does not know its own."""
+_ABOVE_A_DAY: Final = "join/rebalance_timeout_bounds"
+"""In this script a rebalance timeout above a day is refused: a Kafka client's is one of a day (``coordinator.kafka.groups``)."""
 _GIVES_NO_IDS_BEFORE: Final = 4
 """The version of JoinGroup that knows MEMBER_ID_REQUIRED (KIP-394)."""
 
@@ -62,6 +64,8 @@ def why_not_over_kafka(script: Script, versions: Versions) -> str:
     knows_ids = versions[JoinGroupRequest] >= _GIVES_NO_IDS_BEFORE
     if not knows_ids and script.name == SPEAKS_AS_IT_JOINS:
         return "a client that is given no id before it joins does not know its own"
+    if script.name == _ABOVE_A_DAY:
+        return "Kafka's rebalance timeouts have no upper bound"
     clients = Clients()
     for step in script.steps:
         what = asked(step)
