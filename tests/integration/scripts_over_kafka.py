@@ -52,7 +52,7 @@ _OF_ADMINISTRATORS: Final = frozenset(ALONE) - {"delete-group", "delete-offsets"
 SPEAKS_AS_IT_JOINS: Final = "commit/in_each_state"
 """In this script a member commits while its first join waits: a client that is given no id before does not know its own."""
 _ABOVE_A_DAY: Final = "join/rebalance_timeout_bounds"
-"""In this script a rebalance timeout above a day is refused: a Kafka client's is one of a day (``coordinator.kafka.groups``)."""
+"""In this script a rebalance timeout above a day is refused; that of a Kafka client is one of a day."""
 _GIVES_NO_IDS_BEFORE: Final = 4
 """The version of JoinGroup that knows MEMBER_ID_REQUIRED (KIP-394)."""
 
