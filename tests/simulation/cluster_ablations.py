@@ -206,7 +206,7 @@ def fence_of_isr_changes() -> Iterator[None]:
 @safeguard(
     "a follower acknowledges what is on its disk",
     *_LOST,
-    first=14,
+    first=48,
     nodes=3,
     workloads=("producing_in_bursts", "producing"),
     faults=("replica_is_slow", "all_nodes_lose_power"),

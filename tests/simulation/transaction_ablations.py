@@ -53,6 +53,7 @@ def admission_by_the_coordinator() -> Iterator[None]:
     "a transaction that nobody ends is aborted by its timeout",
     "no_transaction_hangs",
     "groups_settle_after_the_last_fault",
+    first=28,
     workloads=_LISTS,
     faults=("client_is_killed",),
 )
