@@ -146,6 +146,8 @@ async def produce(options: argparse.Namespace, output: Output) -> int:
 
 class _Sending:
     def __init__(self, options: argparse.Namespace, source: LineSource) -> None:
+        from client.producer.producer import Producer  # no other command waits for this
+
         self.acknowledged = 0
         self._topic: str = options.topic
         self._separator: bytes | None = options.key_separator
@@ -155,8 +157,6 @@ class _Sending:
         self._source = source
         self._transactional_id: str | None = options.transactional_id
         self._committing: Transaction | None = None
-        from client.producer.producer import Producer  # no other command waits for this
-
         self._producer = Producer(
             bootstrap_servers=options.bootstrap,
             client_id="cohort-produce",

@@ -213,11 +213,8 @@ def effective_config(own: Mapping[str, Value], defaults: Mapping[str, Value]) ->
     """What holds for a topic with the settings ``own``."""
     values = {name.replace(".", "_"): own.get(name, defaults[name]) for name in TOPIC_SETTINGS}
     config = TopicConfig(**values)  # type: ignore[arg-type]
-    if (
-        config.max_message_bytes > MAX_BATCH_IN_FRAME
-    ):  # as earlier versions allowed: no follower or consumer would get it
-        config = replace(config, max_message_bytes=MAX_BATCH_IN_FRAME)
-    return config
+    # Earlier versions allowed more, which no follower and no consumer would get.
+    return replace(config, max_message_bytes=min(config.max_message_bytes, MAX_BATCH_IN_FRAME))
 
 
 def check_together(config: TopicConfig) -> None:

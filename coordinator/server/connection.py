@@ -105,9 +105,8 @@ class Connection(asyncio.Protocol):
         self._arrived = 0
         self._in_preparation = 0
         self._held_back = 0  # as it was counted last
-        self._turns: dict[
-            int, asyncio.Event
-        ] = {}  # by correlation id: answers that are not put together before they can leave
+        self._turns: dict[int, asyncio.Event] = {}
+        """By correlation id: requests whose answers are put together once they can leave."""
         self._written = 0  # bytes of answers since the client connected
         self._fillings = 0
         self._queued = 0  # bytes of answers since the client was last seen to read all

@@ -59,18 +59,12 @@ class Readiness:
 
     def _shards(self) -> list[str]:
         runtimes = self._groups, self._transactions
-        not_ready = [
-            f"{shard.topic}-{shard.partition} is loading"
-            for runtime in runtimes
-            for shard in runtime.shards()
-            if shard.state is ShardState.LOADING
-        ]
-        not_ready += [damage for runtime in runtimes if (damage := runtime.damage()) is not None]
+        not_ready = [damage for runtime in runtimes if (damage := runtime.damage()) is not None]
         not_ready += [
-            f"{shard.topic}-{shard.partition} is failed"
+            f"{shard.topic}-{shard.partition} is {shard.state.value}"
             for runtime in runtimes
             for shard in runtime.shards()
-            if shard.state is ShardState.FAILED
+            if shard.state in (ShardState.LOADING, ShardState.FAILED)
         ]
         more = len(not_ready) - _MAX_SHARDS
         return [*not_ready[:_MAX_SHARDS], *([f"and {more} more partitions of coordinators"] if more > 0 else [])]

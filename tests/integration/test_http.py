@@ -37,23 +37,22 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 async def get(coordinator: Coordinator, path: str, accept: str = "") -> tuple[int, str, str]:
-    async with ClientSession() as session:
-        url = f"http://{coordinator.http_address}{path}"
-        async with session.get(url, headers={"Accept": accept} if accept else {}) as answer:
-            return answer.status, answer.headers["Content-Type"], await answer.text()
+    return await get_from(coordinator.http_address, path, accept)
+
+
+async def get_from(address: str, path: str, accept: str = "") -> tuple[int, str, str]:
+    headers = {"Accept": accept} if accept else {}
+    async with ClientSession() as session, session.get(f"http://{address}{path}", headers=headers) as answer:
+        return answer.status, answer.headers["Content-Type"], await answer.text()
 
 
 async def scrape(coordinator: Coordinator) -> Samples:
-    return samples_of(await text_of(coordinator.http_address))
+    return await scrape_from(coordinator.http_address)
 
 
-async def text_of(address: str) -> str:
-    async with ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
-        assert answer.status == 200
-        return str(await answer.text())
-
-
-def samples_of(text: str) -> Samples:
+async def scrape_from(address: str) -> Samples:
+    status, _, text = await get_from(address, "/metrics")
+    assert status == 200
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in parse_text(text)
@@ -146,11 +145,11 @@ async def test_a_coordinator_tells_the_lag_of_partitions_that_it_follows_too() -
         lags: dict[str, float] = {}
         async with asyncio.timeout(20):  # a follower hears of the last records with its next fetch
             while lags != dict.fromkeys("0123", 2.0):
-                texts = [await text_of(address) for address in cluster.http_addresses]
+                scraped = [await scrape_from(address) for address in cluster.http_addresses]
                 lags = {
                     dict(labels)["partition"]: lag
-                    for text in texts
-                    for (name, labels), lag in samples_of(text).items()
+                    for samples in scraped
+                    for (name, labels), lag in samples.items()
                     if name == "cohort_group_lag_records"
                 }
 

@@ -82,6 +82,12 @@ async def begin_with(page: Page, what: str) -> None:
     await page.get_by_label("Beginning with").select_option(what)
 
 
+async def show_from(page: Page, offset: int) -> None:
+    await begin_with(page, "offset")
+    await page.get_by_label("Offset", exact=True).fill(str(offset))
+    await press(page, "Show")
+
+
 async def test_older_records_lead_back_to_the_first_one() -> None:
     async with topic_of(120) as (coordinator, _), browser_at(coordinator.http_address) as looked:
         page = looked.page
@@ -109,9 +115,7 @@ async def test_later_records_lead_on_from_an_offset() -> None:
     async with topic_of(120) as (coordinator, _), browser_at(coordinator.http_address) as looked:
         page = looked.page
         await looked.open("#/topic?topic=lines")
-        await begin_with(page, "offset")
-        await page.get_by_label("Offset", exact=True).fill("15")
-        await press(page, "Show")
+        await show_from(page, 15)
         await shown(page, *range(15, 65))
         await press(page, "Later records")
         await shown(page, *range(15, 115))
@@ -241,9 +245,7 @@ async def test_following_begins_with_the_newest_whatever_was_looked_at() -> None
     async with topic_of(60) as (coordinator, producer), browser_at(coordinator.http_address) as looked:
         page = looked.page
         await looked.open("#/topic?topic=lines")
-        await begin_with(page, "offset")
-        await page.get_by_label("Offset", exact=True).fill("3")
-        await press(page, "Show")
+        await show_from(page, 3)
         await shown(page, *range(3, 53))
         await press(page, "Follow live")
         await page.get_by_role("button", name="Stop following").wait_for()
