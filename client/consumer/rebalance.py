@@ -96,7 +96,7 @@ class ConsumerParticipant:
         self.enforced = 0  # rebalances asked for by the program: counted in the blob, so that the group sees a change
         self.work: Work | None = None
         self.awaited = 0  # calls of the program that wait for a rebalance
-        self.certain: Callable[[], Awaitable[None]] = _at_once
+        self.certain: Callable[[], Awaitable[bool]] = _at_once
         """Waited for before the program is told of an assignment; see ``Membership.certain``."""
         self._settings = settings
         self._assignment = assignment
@@ -238,8 +238,8 @@ class ConsumerParticipant:
         except CohortError as error:
             log.info("positions_unknown", group=self._settings.group_id, error=str(error))
         news = frozenset(state.tp for state in added)
-        await self.certain()
-        ended = self._ended()
+        certain = await self.certain()
+        ended = self._ended() or (None if certain else "its time is over by its own clock")
         if ended is not None:  # the answer took longer than the session: nothing came, so nothing is lost
             self._give_up(news, f"it was lost in generation {session.generation} before it was handed over: {ended}")
             return None
@@ -315,8 +315,9 @@ class ConsumerParticipant:
             self._news.set()
 
 
-async def _at_once() -> None:
+async def _at_once() -> bool:
     """Nothing is uncertain without a membership."""
+    return True
 
 
 def _named(tps: Iterable[TopicPartition]) -> str:

@@ -114,11 +114,12 @@ class Membership(MembershipLifecycle):
         """Whether what this member has is still its own for certain; also before the first join, when it has nothing."""
         return self.session is None or self.session.holds(self._background.time())
 
-    async def certain(self) -> None:
-        """Returns once it is known whether this member holds what it was given. For its participant, in ``accept``.
+    async def certain(self) -> bool:
+        """Whether this member holds what it was given, once that is known. For its participant, in ``accept``.
 
         A program that was suspended may find the answer to its join from before, although its session is over since: the
-        next heartbeat tells, or the end of its time.
+        next heartbeat tells, or the end of its time. Not known, and so False, it is to a member that leaves then, and to one
+        that was called to join again and is late for that.
         """
         while self._uncertain() and not self._closing and self._leave_reason is None:
             self._woken.clear()
@@ -128,6 +129,7 @@ class Membership(MembershipLifecycle):
             except TimeoutError:
                 continue  # a session may be renewed without news for the program
         self._woken.set()  # for what has come meanwhile
+        return self.session is None or not self.session.is_over(self._background.time())
 
     def _uncertain(self) -> bool:
         session = self.session

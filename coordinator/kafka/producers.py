@@ -13,6 +13,7 @@ from coordinator.kafka.batches import BatchAdmission
 from coordinator.kafka.calls import KafkaCall, Translator
 from coordinator.kafka.codes import KafkaCode
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.kafka.refused_batches import RefusedBatches
 from coordinator.kafka.transactions import keeps_epoch, told_code
 from coordinator.server.call import Handler, StepsLeft
 from coordinator.server.dispatch import ErrorTexts
@@ -46,7 +47,7 @@ class _Produce:
         inner = node.node
         led = LedPartitions(inner.catalog, inner.logs, inner.membership)
         transactions, admission = inner.transactions, BatchAdmission(inner.metadata)
-        self._node = node
+        self._node, refused = node, RefusedBatches()
 
         def handler(*, keeps_epoch: bool) -> Handler:
             return ProduceHandler(
@@ -57,6 +58,7 @@ class _Produce:
                 inner.wall_ms,
                 admission,
                 keeps_epoch=keeps_epoch,
+                in_order=refused.in_order,
             ).handle
 
         self._handle, self._handle_under_kept_epoch = handler(keeps_epoch=False), handler(keeps_epoch=True)

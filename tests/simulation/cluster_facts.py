@@ -14,6 +14,8 @@ from tests.simulation.record_facts import Partition
 PREFIX: Final = "/cohort/sim/"
 """What the keys of a history's cluster begin with."""
 _PARTITIONS: Final = "partitions/"
+RENEWED: Final = "renewed"
+"""A topic that is deleted and made again all the time: nothing is promised of its records, and no one notes them."""
 
 Place = tuple[str, int]
 """Id of a topic, and the partition."""

@@ -21,6 +21,7 @@ from tests.simulation import (
     transaction_workloads,
     workloads,
 )
+from tests.simulation.cluster_facts import RENEWED
 from tests.simulation.cluster_probes import node_id
 from tests.simulation.consumers import OTHER, TOPIC, started
 from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_workload
@@ -39,7 +40,6 @@ _SHARED: Final = (
     "kafka_producing", "kafka_consuming", "kafka_sharing", "kafka_transacting", "kafka_transforming",
 )  # fmt: skip
 _LEDGERS: Final = 6
-RENEWED: Final = "renewed"
 MOVED: Final = "moved"
 _Step = Callable[[], Awaitable[object]]
 CLUSTER_WORKLOADS.update({name: WORKLOADS[name] for name in _SHARED})

@@ -16,6 +16,7 @@ from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.core import TransactionCore
 from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
+from tests.simulation.cluster_facts import RENEWED
 from tests.simulation.disk import Directory, Inode, SimDisk
 from tests.simulation.history import LETTERS, Partition, Served, name_of
 from tests.simulation.ownership import ConsumingOwner
@@ -260,7 +261,7 @@ def read_everything(world: World) -> None:
     history.seen_s = world.loop.time()
     _note_dead_letters(world)
     for (topic, index), there in led(world).items():
-        if topic.startswith("__") or topic in (*TRIMMED, *TRANSACTIONAL, LETTERS):
+        if topic.startswith("__") or topic in (*TRIMMED, *TRANSACTIONAL, LETTERS, RENEWED):
             continue
         whole = _unharmed(world, (topic, index), there)
         try:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import coordinator.kafka.batches
 from coordinator.kafka.codec import KafkaCodec
 from coordinator.kafka.fetch_sessions import _Partition
+from coordinator.kafka.refused_batches import RefusedBatches
 from coordinator.runtime.kept_epochs import KeptEpochs
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import only_batch
@@ -28,6 +29,17 @@ def kafka_numbers() -> Iterator[None]:
         return only_batch(records)._replace(producer_id=-1)
 
     with patch.object(coordinator.kafka.batches, "only_batch", without_numbers):
+        yield
+
+
+@safeguard(
+    "a batch behind one that was refused for now is refused for now",
+    "numbered_records_fail_by_time_only",
+    workloads=("kafka_producing",),
+    faults=("write_errors",),
+)
+def kafka_refused_batches() -> Iterator[None]:
+    with patch.object(RefusedBatches, "told", lambda refused, place, header, result: result):
         yield
 
 

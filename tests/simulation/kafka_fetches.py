@@ -36,6 +36,12 @@ class Found(NamedTuple):
     records: list[tuple[int, str]]
     next_offset: int
 
+    def first(self, most: int) -> Found:
+        """As if no more than ``most`` records had been read."""
+        if len(self.records) <= most:
+            return self
+        return Found(self.records[:most], self.records[most - 1][0] + 1)
+
 
 @dataclass(slots=True)
 class Session:

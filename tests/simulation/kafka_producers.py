@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from coordinator.kafka.refused_batches import FOR_NOW
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchHeader
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
@@ -132,8 +133,10 @@ class KafkaProducer:
                 self._world.history.say(self._process.name, f"sends {lane.partition} again: {error}")
                 codes = [ErrorCode.REQUEST_TIMED_OUT] * len(left)
             for number, code in enumerate(codes):
-                # Behind one that is not there yet it is out of order until that one is.
-                follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and any(codes[:number])
+                # Behind one whose answer is lost it is out of order until that one is there. Behind one that was refused for
+                # now it would have librdkafka begin a new epoch, and send again under that what is stored under the old one.
+                missing = any(earlier and earlier not in FOR_NOW for earlier in codes[:number])
+                follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and missing
                 if code not in (ErrorCode.NONE, *AGAIN) and not follows:
                     self._fail(lane, left[number:], name_of_code(code))
                     return

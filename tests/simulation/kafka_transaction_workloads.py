@@ -25,6 +25,10 @@ VERSIONS: Final[tuple[Mapping[int, int], ...]] = (OLD, MIDDLE, NEW, NEW)
 _ABORTED_ON_PURPOSE: Final = 0.15
 _LONG: Final = 0.03
 """Transactions that are kept open for longer than their timeout."""
+BATCHED: Final = (1, 4, 16)
+"""Copies in a batch of a transformer."""
+MOST_COPIED: Final = 60
+"""Records of a partition in one transaction: those of an outage would take longer than its timeout, time and again."""
 
 
 @workload
@@ -157,11 +161,12 @@ class _Transformer(KafkaMember):
         self.share = share
         while self._is_in(share) and not is_over():
             try:
-                found = await self._fetcher.fetch(share.positions)
+                fetched = await self._fetcher.fetch(share.positions)
             except KafkaBatchError as error:
                 self._say(f"cannot read: {error}")
                 await asyncio.sleep(0.2)
                 continue
+            found = {partition: each.first(MOST_COPIED) for partition, each in fetched.items()}
             if not any(each.next_offset > share.positions[partition] for partition, each in found.items()):
                 continue
             if self._is_in(share) and await self._copied(share, found):
@@ -200,8 +205,11 @@ class _Transformer(KafkaMember):
 
     def _copy(self, producer: KafkaTransactionalProducer, found: dict[Partition, Found]) -> None:
         partitions = self._world.plan.partitions
+        most = self.process.random.choice(BATCHED)
         for (_, index), each in found.items():
             place = (KAFKA_COPIES, index % partitions)
             for offset, value in each.records:
                 self._world.history.sent[value + "'"] = Sent(self.process.name, offset, place)
-                producer.send(place, [value + "'"])
+            copies = [value + "'" for _, value in each.records]
+            for first in range(0, len(copies), most):
+                producer.send(place, copies[first : first + most])

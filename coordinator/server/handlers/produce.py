@@ -97,7 +97,7 @@ class ProduceHandler:
 
     ``check`` is how the records of a partition become batches that may be appended, as ``checked_batches`` does: what comes
     by the Kafka port is checked in another way, and everything after that is the same. With ``keeps_epoch`` transactional
-    batches are of producers that keep their epoch.
+    batches are of producers that keep their epoch. ``in_order`` looks at each partition's result before it is told.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class ProduceHandler:
         check: Check | None = None,
         *,
         keeps_epoch: bool = False,
+        in_order: InOrder | None = None,
     ) -> None:
         self._catalog = catalog
         self._led = led
@@ -119,6 +120,7 @@ class ProduceHandler:
         self._wall_ms = wall_ms
         self._check = check or checked_batches
         self._keeps_epoch = keeps_epoch
+        self._in_order = in_order
 
     def handle(self, call: Call) -> Steps:
         """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
@@ -137,6 +139,8 @@ class ProduceHandler:
                     yield None
                 done += 1 + len(data.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
+                if self._in_order is not None:
+                    slot = self._in_order(call, topic.name, data.records, slot)
                 try:
                     yield from self._append(topic, data, request.acks, inflation, slot, admitted)
                 except TopicError as error:
@@ -382,6 +386,9 @@ def _part_of(batches: Batches, producer_id: int, producer_epoch: int) -> Batches
 
 Slot = Callable[[PartitionProduceResponse], None]
 """The place for the result of one partition; to be called once."""
+
+InOrder = Callable[[Call, str, bytes, Slot], Slot]
+"""Of a request, a topic and the records of a partition: the place that a result goes to first, on its way to its own."""
 
 
 class _PendingProduce:

@@ -66,7 +66,7 @@ class ConfluentMember:
         }
 
     async def run(self) -> int:
-        """Works until it is told to leave, or fenced."""
+        """Works until it is told to leave."""
         obeying = asyncio.create_task(self._obey())
         try:
             await asyncio.to_thread(self._work)
@@ -83,7 +83,8 @@ class ConfluentMember:
         self._ledger.write("started", mode=self._options.commits, assignors=self._options.assignors)
         self._subscribe(self._topics)
         try:
-            while self._obeyed() and self._poll():
+            while self._obeyed():
+                self._poll()
                 self._commit()
         finally:
             self._consumer.close()
@@ -100,11 +101,12 @@ class ConfluentMember:
         return True
 
     def _subscribe(self, topics: Sequence[str]) -> None:
-        self._ledger.write("subscription", topics=list(topics))
-        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._topics = list(topics)
+        self._ledger.write("subscription", topics=self._topics)
+        self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def _poll(self) -> bool:
-        """Takes what is there, one by one, as ownership may change between them; whether the member lives on."""
+    def _poll(self) -> None:
+        """Takes what is there, one by one, as ownership may change between them."""
         for number in range(_POLLS):
             message = self._consumer.poll(0.2 if number == 0 else 0)
             if message is None:
@@ -112,12 +114,20 @@ class ConfluentMember:
             error = message.error()
             if error is not None:
                 self._ledger.write("error", what="poll", error=error.name(), text=error.str())
-                if error.fatal():
-                    self._ledger.write("fenced", text=error.str())
-                    return False
+                if error.code() == confluent_kafka.KafkaError._FATAL:
+                    self._begin_anew()
                 break
             self._delivered(message)
-        return True
+
+    def _begin_anew(self) -> None:
+        """As its operator would start the program again.
+
+        A static member whose JoinGroup was answered while it was cut off commits with the member id from before, which its
+        own later one has fenced: librdkafka works no more.
+        """
+        self._consumer.close()
+        self._consumer = confluent_kafka.Consumer(self._settings())
+        self._subscribe(self._topics)
 
     def _delivered(self, message: Any) -> None:
         key, offset = (message.topic(), message.partition()), message.offset()

@@ -105,7 +105,11 @@ class Confluent:
 
 
 class Aiokafka:
-    """aiokafka's; it tries a batch again for ``request_timeout_ms``."""
+    """aiokafka's; it tries a batch again for ``request_timeout_ms``.
+
+    A batch that it gives up leaves a gap in the sequences, which is told for every later one of that partition: one that is
+    idempotent may not give up because of a fault.
+    """
 
     def __init__(self, options: argparse.Namespace, ledger: Ledger, random: Random) -> None:
         once = options.promise == "once"
@@ -117,7 +121,7 @@ class Aiokafka:
             "enable_idempotence": once,
             "linger_ms": random.choice((0, 20)),
             "max_batch_size": random.choice((300, 16_384)),
-            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            "request_timeout_ms": _OUTLASTS_FAULTS_MS if once else REQUEST_TIMEOUT_MS,
             "metadata_max_age_ms": 1_000,
         }
         self._producer: Any = None

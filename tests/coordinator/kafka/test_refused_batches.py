@@ -1,0 +1,129 @@
+"""Produce over the Kafka port: what comes behind a batch that was refused for now is refused for now as well."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator.embedded import Coordinator
+from coordinator.kafka.refused_batches import RefusedBatches
+from protocol.errors import ErrorCode
+from protocol.kafka.batch import KafkaBatchHeader, read_batch_header
+from protocol.kafka.messages.create_partitions_request import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.records import PartitionProduceResponse
+from tests.coordinator.kafka.wire import KafkaWire, connected
+from tests.protocol.kafka.written import Record, written
+
+PRODUCER, EPOCH = 77, 0
+GAPS = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+FOR_NOW = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def batch(sequence: int, records: int = 2, epoch: int = EPOCH) -> bytes:
+    return written([Record(None, b"v")] * records, producer=(PRODUCER, epoch, sequence))
+
+
+def header(sequence: int, records: int = 2, epoch: int = EPOCH) -> KafkaBatchHeader:
+    return read_batch_header(batch(sequence, records, epoch))
+
+
+def told(refused: RefusedBatches, at: KafkaBatchHeader, code: int, connection: int = 1, index: int = 0) -> int:
+    result = refused.told((connection, "t", index), at, PartitionProduceResponse(index, code, error_message="why"))
+    return result.error_code
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Coordinator]:
+    async with Coordinator(kafka_port=-1, flush="os", node_id=1) as daemon, connected(daemon.kafka_address) as wire:
+        await wire.ask(CreateTopicsRequest([CreatableTopic("t", 1, 1)], 10_000), 4)
+        yield daemon
+
+
+async def produce(wire: KafkaWire, sequence: int, index: int = 1) -> int:
+    data = [PartitionProduceData(index, batch(sequence))]
+    answer = await wire.ask(ProduceRequest(None, -1, 9_000, [TopicProduceData("t", partition_data=data)]), 9)
+    code: int = answer.responses[0].partition_responses[0].error_code
+    return code
+
+
+async def grow(wire: KafkaWire) -> None:
+    grown = await wire.ask(CreatePartitionsRequest([CreatePartitionsTopic("t", 2)], 10_000), 2)
+    assert grown.results[0].error_code == ErrorCode.NONE
+
+
+async def test_batches_under_way_behind_a_refused_one_are_sent_again_in_order(running: Coordinator) -> None:
+    """The partition comes while a producer has three batches under way, of which the first is refused already."""
+    async with connected(running.kafka_address) as wire:
+        assert await produce(wire, 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await grow(wire)
+        assert [await produce(wire, sequence) for sequence in (2, 4)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+        assert [await produce(wire, sequence) for sequence in (0, 2, 4)] == [ErrorCode.NONE] * 3
+
+
+async def test_a_gap_without_a_refused_batch_is_told(running: Coordinator) -> None:
+    """Records before it are lost, or were never sent: the producer has to know."""
+    async with connected(running.kafka_address) as wire:
+        await grow(wire)
+        assert await produce(wire, 2) == ErrorCode.UNKNOWN_PRODUCER_ID
+        assert await produce(wire, 0) == ErrorCode.NONE
+        assert await produce(wire, 4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce(wire, 2) == ErrorCode.NONE
+
+
+async def test_another_connection_has_no_batch_under_way_behind_it(running: Coordinator) -> None:
+    async with connected(running.kafka_address) as wire, connected(running.kafka_address) as other:
+        assert await produce(wire, 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await grow(wire)
+        assert await produce(other, 2) == ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("code", FOR_NOW)
+def test_a_chain_of_refused_batches_is_told_what_the_first_was_told(code: ErrorCode, gap: ErrorCode) -> None:
+    refused = RefusedBatches()
+    assert told(refused, header(10, 3), code) == code
+    assert told(refused, header(13), gap) == code
+    assert told(refused, header(15, 1), gap) == code
+
+
+def test_records_that_are_lost_are_told_at_the_second_attempt() -> None:
+    """A batch was refused here, taken by another node and lost there: what follows it can never be taken."""
+    refused = RefusedBatches()
+    told(refused, header(10), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert told(refused, header(12), GAPS[0]) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert told(refused, header(12), GAPS[0]) == GAPS[0]
+    assert told(refused, header(12), GAPS[0]) == GAPS[0]
+
+
+def test_only_what_follows_the_refused_batch_is_behind_it() -> None:
+    refused = RefusedBatches()
+    cases = [(header(14), 1, 0), (header(12, epoch=1), 1, 0), (header(12), 2, 0), (header(12), 1, 1)]
+    for at, connection, index in cases:
+        told(refused, header(10), ErrorCode.NOT_ENOUGH_REPLICAS)
+        assert told(refused, at, GAPS[0], connection, index) == GAPS[0]
+
+
+def test_sequences_begin_anew_after_the_last_one() -> None:
+    refused = RefusedBatches()
+    told(refused, header(2**31 - 2), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert told(refused, header(0), GAPS[0]) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_PRODUCER_EPOCH, *GAPS])
+def test_what_is_refused_for_good_explains_no_gap(code: ErrorCode) -> None:
+    refused = RefusedBatches()
+    assert told(refused, header(10), code) == code
+    assert told(refused, header(12), GAPS[0]) == GAPS[0]
+    assert len(refused) == 0
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    refused = RefusedBatches(most=3)
+    for connection in range(5):
+        told(refused, header(10), ErrorCode.NOT_LEADER_OR_FOLLOWER, connection)
+    assert len(refused) == 3
+    assert told(refused, header(12), GAPS[0], connection=0) == GAPS[0]
+    assert told(refused, header(12), GAPS[0], connection=4) == ErrorCode.NOT_LEADER_OR_FOLLOWER
