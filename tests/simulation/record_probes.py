@@ -390,6 +390,9 @@ def note_logs(world: World) -> None:
             if partitions is not None and partition not in partitions._unopened:  # those are tried again
                 world.history.records.refused[partition] = reason
     for partition, (node, opened) in led(world).items():
+        member = node.daemon._member if node.daemon is not None else None
+        if member is not None and not member.registration.valid():
+            continue  # it led before its lease ended, and tells no one where the log begins
         if partition[0] in TRIMMED:
             life = world.hosts[node.name].process.life
             world.history.records.began.append(Began(life, world.loop.time(), partition, opened.start_offset))
