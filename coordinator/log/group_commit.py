@@ -346,7 +346,7 @@ class Appender:
             sync=self.queue.config.flush == "ack",
             segment=self._segments.active,
             chunk=chunk,
-            start_offset=self._start.offset,
+            bounds=(self._start.offset, self.committed.offset),
             durable_offset=self._synced_offset if chunk.roll is None else chunk.base_offset,
             leader_epochs=epochs,
             on_written=None if self.on_written is None else partial(self._tell_written, chunk),
@@ -525,7 +525,8 @@ class GroupCommit:
     """Whether acknowledged means on disk."""
     segment: Segment
     chunk: Chunk
-    start_offset: int
+    bounds: tuple[int, int]
+    """Where the log begins, and the high watermark."""
     durable_offset: int
     """Everything below it is on disk when the chunk is written."""
     leader_epochs: list[tuple[int, int]] | None
@@ -544,7 +545,7 @@ def write(commit: GroupCommit) -> Segment:
         if commit.leader_epochs is not None:
             write_leader_epochs(commit.storage, commit.directory, commit.leader_epochs)
         if (roll := commit.chunk.roll) is not None:
-            segment = roll_segment(commit.storage, commit.reserve, commit.directory, segment, roll, commit.start_offset)
+            segment = roll_segment(commit.storage, commit.reserve, commit.directory, segment, roll, commit.bounds)
     except WriteInDoubtError:
         raise
     except Exception as error:

@@ -1,4 +1,6 @@
-"""What a partition remembers of its producers, on disk: one snapshot where each segment begins.
+"""What a partition remembers of its producers, on disk: one snapshot where the active segment begins.
+
+Those of the segments before it stay as long as the log may be cut back to them: from the one with the high watermark on.
 
 A snapshot holds the state at the base offset of its segment, written and synced before the segment exists. Recovery takes
 the one of the active segment and lets the batches of that segment follow, which it reads anyway. When that snapshot is
@@ -9,6 +11,7 @@ compaction has removed meanwhile is not known then. Neither takes anything of an
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -17,7 +20,7 @@ from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_i
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import BEFORE_RESTART, Producers, ProducerState, Snapshot, WrittenBatch
 from coordinator.log.scan import Note, ends_in, walk
-from coordinator.log.segment import PRODUCERS_SUFFIX, Segment, base_offset_of, file_name
+from coordinator.log.segment import LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, base_offset_of, file_name
 from coordinator.log.transactions import OpenTransaction
 from coordinator.log_output import get_logger
 from protocol.control_batch import TransactionEnd
@@ -133,11 +136,17 @@ def write_snapshot(storage: Storage, directory: str, offset: int, snapshot: Snap
     storage.write_file(f"{directory}/{file_name(offset, PRODUCERS_SUFFIX)}", encode_snapshot(snapshot))
 
 
-def remove_snapshots(storage: Storage, directory: str, names: Iterable[str], active: int) -> None:
-    """Removes all snapshots among the ``names`` in a directory, but for the one where the active segment begins."""
+def remove_snapshots(storage: Storage, directory: str, names: Iterable[str], offset: int) -> None:
+    """Removes the snapshots that no truncation to ``offset`` or above can need, of all that are among the ``names``.
+
+    Those are the ones before the segment that holds ``offset``, and those without a segment.
+    """
+    names = list(names)
+    bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
+    kept = frozenset(bases[max(bisect_right(bases, offset) - 1, 0) :])
     for name in names:
-        offset = base_offset_of(name, PRODUCERS_SUFFIX)
-        if offset is not None and offset != active:
+        base = base_offset_of(name, PRODUCERS_SUFFIX)
+        if base is not None and base not in kept and storage.exists(f"{directory}/{name}"):
             storage.remove(f"{directory}/{name}")
 
 

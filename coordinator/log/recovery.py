@@ -95,7 +95,7 @@ def open_directory(
     segments = [Segment(f"{directory}/{file_name(base, LOG_SUFFIX)}", base) for base in bases]
     for segment, following in pairwise(segments):
         _open_closed(storage, directory, segment, following.base_offset, config)
-    remove_snapshots(storage, directory, names, segments[-1].base_offset)
+    remove_snapshots(storage, directory, names, bases[0])  # where the high watermark is, is not known here
     recovered = Recovered(segments, checkpoint, start)
     if CLEAN_END not in names or not _open_as_closed(storage, directory, recovered, config):
         recovered.producers = recover_producers(storage, directory, segments)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import Storage, WriteInDoubtError, in_doubt
 from coordinator.log.checkpoints import Checkpoint, write_checkpoint
-from coordinator.log.producer_snapshots import write_snapshot
+from coordinator.log.producer_snapshots import remove_snapshots, write_snapshot
 from coordinator.log.producers import Snapshot
-from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, file_name
+from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,26 @@ class Roll:
 
 
 def roll_segment(
-    storage: Storage, reserve: Reserve, directory: str, old: Segment, roll: Roll, start_offset: int
+    storage: Storage, reserve: Reserve, directory: str, old: Segment, roll: Roll, bounds: tuple[int, int]
 ) -> Segment:
-    """Closes ``old`` and returns the segment that follows it, which is empty and open; ``start_offset`` is the log's.
+    """Closes ``old`` and returns the segment that follows it, which is empty and open.
+
+    ``bounds`` are where the log begins, and the high watermark. The snapshots of segments before the one that holds this go,
+    for the log is not cut below it.
 
     On a full disk a roll that frees room gives up the reserve, and the index of the old segment. Raises
     ``WriteInDoubtError`` when it is unknown what is on disk, another ``OSError`` when the disk refuses.
     """
     try:
-        return _roll(storage, directory, old, roll, start_offset)
+        return _roll(storage, directory, old, roll, bounds)
     except OSError as error:
         if not (roll.frees_room and reserve.release_for(error)):
             raise
-    return _roll(storage, directory, old, roll, start_offset, indexed=False)
+    return _roll(storage, directory, old, roll, bounds, indexed=False)
 
 
 def _roll(
-    storage: Storage, directory: str, old: Segment, roll: Roll, start_offset: int, indexed: bool = True
+    storage: Storage, directory: str, old: Segment, roll: Roll, bounds: tuple[int, int], indexed: bool = True
 ) -> Segment:
     assert old.file is not None
     assert old.index is not None
@@ -62,10 +65,9 @@ def _roll(
             raise
         except OSError as error:
             raise in_doubt(directory, error) from error
+        start_offset, high_watermark = bounds
         write_checkpoint(storage, directory, Checkpoint(start_offset, roll.base_offset, 0, roll.base_offset))
-        earlier = f"{directory}/{file_name(old.base_offset, PRODUCERS_SUFFIX)}"
-        if storage.exists(earlier):
-            storage.remove(earlier)
+        remove_snapshots(storage, directory, storage.list(directory), high_watermark)
     except BaseException:
         segment.file.close()
         raise

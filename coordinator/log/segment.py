@@ -146,7 +146,7 @@ def finish_swap(storage: Storage, directory: str, name: str, covered: tuple[int,
 def remove_segments(storage: Storage, directory: str, bases: Sequence[int]) -> None:
     """Removes the files of closed segments that the log begins behind. Done again after a failure, it removes the rest."""
     for base in bases:
-        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (PRODUCERS_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX):
             path = f"{directory}/{file_name(base, suffix)}"
             if storage.exists(path):
                 storage.remove(path)

@@ -17,6 +17,7 @@ from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogError, LogWriteError, OffsetNotInLogError, PartitionLog
 from coordinator.log.errors import LogTruncatedError
 from coordinator.log.following import replicated_batches
+from coordinator.log.progress import Progress
 from protocol.record_batch import iter_batches, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt
 from tests.coordinator.log.following import Writer, fetched, fingerprints, follow, known_producers
@@ -141,6 +142,34 @@ async def test_what_a_cut_log_has_counts_for_retention_from_the_next_append_on(t
         assert await outcome(log) is None
         assert await log.retain(back_ms + age_ms - 1) == 0
         assert await log.retain(back_ms + age_ms) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_producer_is_known_behind_a_cut_whatever_was_deleted_before_it(tmp_path: Path, restarted: bool) -> None:
+    """Its committed records are deleted, and segments begun with what is cut off: its next batch follows."""
+
+    async def append(log: PartitionLog, number: int) -> None:
+        batch = batch_of((b"k", bytes(300), 0), producer_id=7, base_sequence=number)
+        assert log.append(batch, read_header(batch)).base_offset == number
+        assert await outcome(log) is None
+
+    async def cut(log: PartitionLog) -> None:
+        log.commit_by(Progress(5))
+        await log.truncate_to(5)
+        assert (log.start_offset, log.end_offset) == (5, 5)
+        await append(log, 5)
+
+    async with opened(FileStorage(tmp_path), CONFIG) as log:
+        log.commit_by(Progress(0))
+        for number in range(12):
+            await append(log, number)
+            log.commit_to(min(number + 1, 5))
+        await log.delete_before(5)
+        if not restarted:
+            await cut(log)
+    if restarted:
+        async with opened(FileStorage(tmp_path), CONFIG) as log:
+            await cut(log)
 
 
 async def test_waiters_readers_and_appends_learn_of_a_truncation(tmp_path: Path) -> None:
