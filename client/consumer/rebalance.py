@@ -232,22 +232,34 @@ class ConsumerParticipant:
             await self._revoke(revoked, session.reason)
             if self._ended() is not None:
                 return None
-        added = self._assignment.add(tps, "committed", frozen=True)
+        news = frozenset(tps).difference(self._assignment.states)
+        ended: str | None = "the handover was cancelled"
         try:
-            await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms), patient=False)
-        except CohortError as error:
-            log.info("positions_unknown", group=self._settings.group_id, error=str(error))
-        news = frozenset(state.tp for state in added)
-        certain = await self.certain()
-        ended = self._ended() or (None if certain else "its time is over by its own clock")
-        if ended is not None:  # the answer took longer than the session: nothing came, so nothing is lost
-            self._give_up(news, f"it was lost in generation {session.generation} before it was handed over: {ended}")
+            ended = await self._take(news)
+        finally:
+            # Also when the program is not to wait for it any more: of what it was not told nothing is revoked or lost.
+            if ended is not None:
+                self._give_up(
+                    news, f"it was lost in generation {session.generation} before it was handed over: {ended}"
+                )
+        if ended is not None:
             return None
         await self._tell("on_partitions_assigned", news, session.reason)
         self._assignment.freeze(news, frozen=False)
         self._positions.wake()
         self._fetcher.wake()
         return f"gave up {_named(revoked)}" if revoked else None
+
+    async def _take(self, news: frozenset[TopicPartition]) -> str | None:
+        """Finds where the consumer goes on in new partitions. Says why these are not its own, None when they are: the answer
+        to the join may have taken longer than the session."""
+        added = self._assignment.add(sorted(news), "committed", frozen=True)
+        try:
+            await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms), patient=False)
+        except CohortError as error:
+            log.info("positions_unknown", group=self._settings.group_id, error=str(error))
+        certain = await self.certain()
+        return self._ended() or (None if certain else "its time is over by its own clock")
 
     async def commit_last(self) -> None:
         """The commit at the end of a consumer that has a group but no membership."""

@@ -121,22 +121,28 @@ class Membership(MembershipLifecycle):
         next heartbeat tells, or the end of its time. Not known, and so False, it is to a member that leaves then, and to one
         that was called to join again and is late for that.
         """
-        while self._uncertain() and not self._closing and self._leave_reason is None:
+        while (known := self._known_at(self._background.time())) is None:
+            if self._closing or self._leave_reason is not None:
+                return False
             self._woken.clear()
             try:
                 async with asyncio.timeout(_RECHECK_S):
                     await self._woken.wait()
             except TimeoutError:
                 continue  # a session may be renewed without news for the program
-        self._woken.set()  # for what has come meanwhile
-        return self.session is None or not self.session.is_over(self._background.time())
+            finally:
+                self._woken.set()  # for what has come meanwhile
+        return known
 
-    def _uncertain(self) -> bool:
+    def _known_at(self, now_s: float) -> bool | None:
+        """Whether this member holds its place at this moment; None when the next heartbeat has to tell."""
         session = self.session
-        if session is None or session.ended is not None or session.latest.ended is not None:
-            return False
-        now_s, latest = self._background.time(), session.latest
-        return now_s >= latest.expires_s or (now_s >= latest.rejoin_by_s and not session.called)
+        if session is None or not session.is_over(now_s):
+            return True
+        latest = session.latest
+        ended = session.ended is not None or latest.ended is not None
+        late = session.called and latest.rejoin_by_s <= now_s < latest.expires_s
+        return False if ended or late else None
 
     @property
     def rejoining(self) -> bool:
@@ -271,6 +277,7 @@ class Membership(MembershipLifecycle):
             self._set_state("closed")
             return
         self._closing = True
+        self._woken.set()  # ``certain`` may wait
         try:
             # What is held while the next generation forms is given up below; only in that generation it may be committed.
             if not task.done() and self._is_joined_for():

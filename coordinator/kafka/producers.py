@@ -47,7 +47,7 @@ class _Produce:
         inner = node.node
         led = LedPartitions(inner.catalog, inner.logs, inner.membership)
         transactions, admission = inner.transactions, BatchAdmission(inner.metadata)
-        self._node, refused = node, RefusedBatches()
+        self._node, self._refused = node, RefusedBatches()
 
         def handler(*, keeps_epoch: bool) -> Handler:
             return ProduceHandler(
@@ -58,7 +58,7 @@ class _Produce:
                 inner.wall_ms,
                 admission,
                 keeps_epoch=keeps_epoch,
-                in_order=refused.in_order,
+                in_order=self._refused.in_order,
             ).handle
 
         self._handle, self._handle_under_kept_epoch = handler(keeps_epoch=False), handler(keeps_epoch=True)
@@ -67,6 +67,8 @@ class _Produce:
         """Answers when the batches are where ``acks`` wants them; with acks=0 there is no answer."""
         request: ProduceRequest = call.message
         known, unknown = self._found(request, call.version)
+        for topic in unknown:
+            self._refuse(call.connection.number, topic)
         asked = native_records.ProduceRequest(
             request.transactional_id,
             request.acks,
@@ -92,6 +94,12 @@ class _Produce:
         if unknown and request.acks == 0:  # there is no answer that could say so
             call.connection.close_with(f"records with acks=0 were refused: {_no_such_id(unknown[0])}")
         return steps
+
+    def _refuse(self, connection: int, topic: TopicProduceData) -> None:
+        """What is under way behind these batches comes behind refused ones, as the topic may be known by then."""
+        for each in topic.partition_data:
+            refusal = native_records.PartitionProduceResponse(each.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._refused.looked_at(connection, topic.topic_id.hex(), each.records or b"", refusal)
 
     def _found(
         self, request: ProduceRequest, version: int

@@ -17,11 +17,12 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
+from coordinator.kafka.transactions import NOT_NOW
 from coordinator.server.call import Call
 from coordinator.server.handlers.produce import Slot
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchError, KafkaBatchHeader, read_batch_header
-from protocol.messages.records import PartitionProduceResponse
+from protocol.messages.records import PartitionProduceResponse, TopicProduceData
 from protocol.record_batch import sequence_after
 
 MAX_REMEMBERED: Final = 10_000
@@ -34,13 +35,14 @@ FOR_NOW: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        *NOT_NOW,
     )
 )
 """Refusals after which a producer sends the same batch again."""
 _GAP: Final = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
 
 _Place = tuple[int, int, int, str, int]
-"""Number of the connection, producer id and epoch, topic and partition."""
+"""Number of the connection, producer id and epoch, name of the topic or its id in hex, and partition."""
 
 
 class RefusedBatches:
@@ -57,7 +59,10 @@ class RefusedBatches:
     def told(
         self, place: tuple[int, str, int], header: KafkaBatchHeader, result: PartitionProduceResponse
     ) -> PartitionProduceResponse:
-        """What a batch is told whose result is ``result``; ``place`` has the connection's number, topic and partition."""
+        """What a batch is told whose result is ``result``.
+
+        ``place`` has the connection's number, the topic by name or id, as its requests do, and the partition.
+        """
         connection, topic, index = place
         key = connection, header.producer_id, header.producer_epoch, topic, index
         code = ErrorCode(result.error_code)
@@ -66,10 +71,9 @@ class RefusedBatches:
             if sequence != header.base_sequence:
                 return result
             code = earlier
-            text = (
-                f"{topic}-{index}: the batch before this one was refused ({code.name}); send that again, then this: "
-                f"{result.error_message}"
-            )
+            text = f"{topic}-{index}: the batch before this one was refused ({code.name}); send that again, then this"
+            if not result.error_message:  # the answer has no room for texts
+                text = ""
             result = replace(result, error_code=code, error_message=text)
         if code in FOR_NOW:
             self._after[key] = sequence_after(header.base_sequence, header.last_offset_delta + 1), code
@@ -78,18 +82,21 @@ class RefusedBatches:
                 self._after.popitem(last=False)
         return result
 
-    def in_order(self, call: Call, topic: str, records: bytes, slot: Slot) -> Slot:
+    def in_order(self, call: Call, asked: TopicProduceData, records: bytes, slot: Slot) -> Slot:
         """The place for the result of the batch ``records``, which is told what ``told`` says."""
+        topic = asked.topic_id or asked.name
+        return lambda result: slot(self.looked_at(call.connection.number, topic, records, result))
 
-        def fill(result: PartitionProduceResponse) -> None:
-            if result.error_code:
-                try:
-                    header = read_batch_header(records)
-                except KafkaBatchError:
-                    slot(result)  # no batch, so of no producer
-                    return
-                if header.producer_id >= 0:
-                    result = self.told((call.connection.number, topic, result.index), header, result)
-            slot(result)
-
-        return fill
+    def looked_at(
+        self, connection: int, topic: str, records: bytes, result: PartitionProduceResponse
+    ) -> PartitionProduceResponse:
+        """As ``told``, for the batch ``records``. What is no batch of a producer is told its result."""
+        if not result.error_code:
+            return result
+        try:
+            header = read_batch_header(records)
+        except KafkaBatchError:
+            return result
+        if header.producer_id < 0:
+            return result
+        return self.told((connection, topic, result.index), header, result)

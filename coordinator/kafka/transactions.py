@@ -46,7 +46,7 @@ EPOCH_EACH_SINCE: Final = {0: 12, 26: 5, 28: 5}
 _FENCED_SINCE: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 """By API key the first version that knows PRODUCER_FENCED (KIP-588); others are told INVALID_PRODUCER_EPOCH."""
 
-_NOT_NOW: Final = frozenset(
+NOT_NOW: Final = frozenset(
     {
         *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR),
         *(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
@@ -62,7 +62,7 @@ def keeps_epoch(key: int, version: int) -> bool:
 
 def told_code(code: int, key: int, version: int) -> int:
     """An error as a client of this version understands it; what is aborted behind its back ends one that keeps its epoch."""
-    if key == 0 and code in _NOT_NOW:
+    if key == 0 and code in NOT_NOW:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code == ErrorCode.TRANSACTION_ABORTABLE and (key not in EPOCH_EACH_SINCE or keeps_epoch(key, version)):
         code = ErrorCode.PRODUCER_FENCED

@@ -49,6 +49,31 @@ async def test_a_program_is_not_told_of_an_assignment_that_is_over_when_it_wakes
             assert consumer.group_metadata().generation > 1, "the first was over before it could be told"
 
 
+@pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
+async def test_a_program_is_told_no_end_of_what_it_was_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assignor: type[Assignor]
+) -> None:
+    """The consumer is stopped while it asks where it goes on, and has no answer."""
+    with DaemonProcess(tmp_path) as daemon:
+        await create(daemon.address, t=2)
+        journal = Journal()
+        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **BRIEF)
+        consumer.subscribe(["t"], listener=journal)
+        asks = asyncio.Event()
+
+        async def resolve(*args: Any, **kwargs: Any) -> None:
+            asks.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(consumer._positions, "resolve", resolve)
+        async with asyncio.timeout(60):
+            await consumer.start()
+            await asks.wait()
+            assert consumer.assignment()
+            await consumer.stop(1.0)
+        assert journal.events == []
+
+
 async def suspend() -> None:
     """Suspends program and background for twice a session; the background wakes up last and has told nothing yet."""
     stands = threading.Event()

@@ -140,7 +140,7 @@ class ProduceHandler:
                 done += 1 + len(data.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
                 if self._in_order is not None:
-                    slot = self._in_order(call, topic.name, data.records, slot)
+                    slot = self._in_order(call, topic, data.records, slot)
                 try:
                     yield from self._append(topic, data, request.acks, inflation, slot, admitted)
                 except TopicError as error:
@@ -387,8 +387,8 @@ def _part_of(batches: Batches, producer_id: int, producer_epoch: int) -> Batches
 Slot = Callable[[PartitionProduceResponse], None]
 """The place for the result of one partition; to be called once."""
 
-InOrder = Callable[[Call, str, bytes, Slot], Slot]
-"""Of a request, a topic and the records of a partition: the place that a result goes to first, on its way to its own."""
+InOrder = Callable[[Call, TopicProduceData, bytes, Slot], Slot]
+"""Of a request, a topic of it and the records of a partition: where a result goes first, on its way to its own place."""
 
 
 class _PendingProduce:

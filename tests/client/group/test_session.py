@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 import pytest
 
-from client.group import MembershipSettings, Session
+from client.group import Membership, MembershipSettings, Session
 
 SETTINGS = MembershipSettings(
     group_id="g", bootstrap_servers="x:1", client_id="c", protocol_type="consumer", session_timeout_ms=10_000,
@@ -60,3 +63,30 @@ def test_what_has_ended_is_not_held_whatever_comes_later() -> None:
     made.confirmed(5.0, SETTINGS)
     made.successor = session(2, keeps=True)
     assert not made.holds(5.0)
+
+
+class Clock:
+    """The background's clock, which goes on by ``step_s`` whenever it is read."""
+
+    def __init__(self, now_s: float, step_s: float) -> None:
+        self.now_s = now_s
+        self._step_s = step_s
+
+    def time(self) -> float:
+        self.now_s += self._step_s
+        return self.now_s
+
+
+async def test_a_place_that_is_over_by_the_clock_is_asked_about_until_a_heartbeat_tells() -> None:
+    """Whenever its time ends: also while the member looks whether it has."""
+    for begins_s in range(90, 101):
+        clock = Clock(begins_s / 10, 0.1)
+        membership = Membership(
+            SETTINGS, cast("Any", None), cast("Any", None), on_news=int, background=cast("Any", clock)
+        )
+        membership.session = made = session()
+        certain = asyncio.create_task(membership.certain())
+        await asyncio.sleep(0)
+        made.renewed(clock.now_s, SETTINGS)
+        async with asyncio.timeout(30):
+            assert await certain, f"read at {clock.now_s} s"

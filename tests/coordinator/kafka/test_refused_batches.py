@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from coordinator.embedded import Coordinator
+from coordinator.kafka.codes import KafkaCode
+from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.kafka.refused_batches import RefusedBatches
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchHeader, read_batch_header
@@ -19,7 +22,12 @@ from tests.protocol.kafka.written import Record, written
 
 PRODUCER, EPOCH = 77, 0
 GAPS = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-FOR_NOW = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+FOR_NOW = (
+    *(ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    *(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
+)
+BY_ID = 13
+"""A version of Produce that names topics by their ids."""
 
 
 def batch(sequence: int, records: int = 2, epoch: int = EPOCH) -> bytes:
@@ -45,6 +53,14 @@ async def running() -> AsyncIterator[Coordinator]:
 async def produce(wire: KafkaWire, sequence: int, index: int = 1) -> int:
     data = [PartitionProduceData(index, batch(sequence))]
     answer = await wire.ask(ProduceRequest(None, -1, 9_000, [TopicProduceData("t", partition_data=data)]), 9)
+    code: int = answer.responses[0].partition_responses[0].error_code
+    return code
+
+
+async def produce_by_id(wire: KafkaWire, topic_id: bytes, sequence: int) -> int:
+    data = [PartitionProduceData(0, batch(sequence))]
+    asked = ProduceRequest(None, -1, 9_000, [TopicProduceData(topic_id=topic_id, partition_data=data)])
+    answer = await wire.ask(asked, BY_ID)
     code: int = answer.responses[0].partition_responses[0].error_code
     return code
 
@@ -80,6 +96,20 @@ async def test_another_connection_has_no_batch_under_way_behind_it(running: Coor
         assert await produce(other, 2) == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
+async def test_a_topic_that_is_not_known_yet_refuses_for_now(
+    running: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node has made the topic, and this one hears of it while a producer has three batches under way."""
+    async with connected(running.kafka_address) as wire:
+        made = await wire.ask(CreateTopicsRequest([CreatableTopic("new", 1, 1)], 10_000), 7)
+        topic_id = made.topics[0].topic_id
+        with monkeypatch.context() as unheard:
+            unheard.setattr(KafkaNode, "topic_of", lambda node, topic_id: None)
+            assert await produce_by_id(wire, topic_id, 0) == KafkaCode.UNKNOWN_TOPIC_ID
+        codes = [await produce_by_id(wire, topic_id, sequence) for sequence in (2, 4, 0, 2, 4)]
+        assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2 + [ErrorCode.NONE] * 3
+
+
 @pytest.mark.parametrize("gap", GAPS)
 @pytest.mark.parametrize("code", FOR_NOW)
 def test_a_chain_of_refused_batches_is_told_what_the_first_was_told(code: ErrorCode, gap: ErrorCode) -> None:
@@ -87,6 +117,13 @@ def test_a_chain_of_refused_batches_is_told_what_the_first_was_told(code: ErrorC
     assert told(refused, header(10, 3), code) == code
     assert told(refused, header(13), gap) == code
     assert told(refused, header(15, 1), gap) == code
+
+
+def test_an_answer_without_room_for_texts_gets_none() -> None:
+    refused = RefusedBatches()
+    told(refused, header(10), ErrorCode.NOT_ENOUGH_REPLICAS)
+    gap = PartitionProduceResponse(0, GAPS[0])
+    assert refused.told((1, "t", 0), header(12), gap) == replace(gap, error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 def test_records_that_are_lost_are_told_at_the_second_attempt() -> None:
