@@ -82,7 +82,7 @@ async def test_a_place_that_is_over_by_the_clock_is_asked_about_until_a_heartbea
     for begins_s in range(90, 101):
         clock = Clock(begins_s / 10, 0.1)
         membership = Membership(
-            SETTINGS, cast("Any", None), cast("Any", None), on_news=int, background=cast("Any", clock)
+            SETTINGS, cast("Any", None), cast("Any", None), on_news=lambda: None, background=cast("Any", clock)
         )
         membership.session = made = session()
         certain = asyncio.create_task(membership.certain())
