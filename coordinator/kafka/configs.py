@@ -193,6 +193,10 @@ def _text(value: object, entry: _BrokerSetting) -> str:
     return str(value // entry.divisor) if isinstance(value, int) else str(value)
 
 
+def _words(policy: str) -> list[str]:
+    return policy.split(",") if policy else []
+
+
 def _topic_kind(name: str) -> int:
     kind = TOPIC_SETTINGS[name]
     if isinstance(kind, OneOf):
@@ -272,8 +276,8 @@ class _Alteration:
         if operation in (_APPEND, _SUBTRACT) and name == "cleanup.policy":
             catalog = self._node.node.catalog
             known = catalog.topics.get(topic)
-            now = catalog.config(known).cleanup_policy.split(",") if known is not None else []
-            given = (value or "").split(",")
+            now = _words(catalog.config(known).cleanup_policy) if known is not None else []
+            given = _words(value or "")
             wanted = (
                 [*now, *(each for each in given if each not in now)]
                 if operation == _APPEND

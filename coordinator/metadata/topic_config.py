@@ -65,7 +65,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some words. A list of words counts in any order, with or without blanks."""
+    """One of some words; "" is no word. A list of words counts in any order, with or without blanks."""
 
     words: Sequence[str]
 
@@ -79,7 +79,7 @@ class OneOf:
     @property
     def legal(self) -> str:
         """What the value must be, in words."""
-        return " or ".join(self.words)
+        return " or ".join(word or "nothing" for word in self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Kept:
 _LONGEST_KEPT: Final = 1000
 
 TOPIC_SETTINGS: Final[Mapping[str, Whole | Share | OneOf]] = {
-    "cleanup.policy": OneOf(("delete", "compact", "compact,delete")),
+    "cleanup.policy": OneOf(("delete", "compact", "compact,delete", "")),
     "delete.retention.ms": Whole(0),
     "max.compaction.lag.ms": Whole(1),
     "max.message.bytes": Whole(128, MAX_BATCH_IN_FRAME),
@@ -167,6 +167,7 @@ class TopicConfig:
     """What holds for one topic, its own settings and the daemon's together. Units and meanings are Kafka's."""
 
     cleanup_policy: str
+    """"" when all records stay until they are deleted (KIP-1161)."""
     delete_retention_ms: int
     max_compaction_lag_ms: int
     max_message_bytes: int

@@ -374,6 +374,27 @@ async def test_a_deletion_that_is_refused_deletes_nothing(
     assert (await admin.describe_logs("t"))[TopicPartition("t", 0)].start == 0
 
 
+async def test_without_a_cleanup_policy_records_stay_until_they_are_deleted(
+    admin: Admin, coordinator: Coordinator
+) -> None:
+    settings = {"retention.ms": 1, "segment.bytes": 4096}
+    await admin.create_topics({"stays": 1}, {**settings, "cleanup.policy": ""})
+    await admin.create_topics({"goes": 1}, settings)
+    stays, goes = TopicPartition("stays", 0), TopicPartition("goes", 0)
+    async with Producer(coordinator.address) as producer:
+        for topic, _ in (stays, goes):  # what expires was written last
+            for number in range(30):
+                assert (await producer.send_and_wait(topic, b"x" * 500)).offset == number
+
+    async def gone() -> bool:
+        return (await admin.describe_logs("goes"))[goes].start == 30
+
+    await until(gone)
+    assert (await admin.describe_logs("stays"))[stays].start == 0
+    assert await admin.delete_records({stays: 20}) == {stays: 20}
+    assert (await admin.describe_logs("stays"))[stays].start == 20
+
+
 async def test_records_expire_while_they_are_produced_and_read(admin: Admin, coordinator: Coordinator) -> None:
     await admin.create_topics({"t": 1}, {"retention.ms": 200, "segment.bytes": 4096})
     partition = TopicPartition("t", 0)

@@ -67,7 +67,8 @@ async def _delete(
         topic = node.catalog.topic(name)
         if topic.internal:
             raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and keeps its records")
-        if not node.catalog.config(topic).delete:
+        config = node.catalog.config(topic)
+        if config.compact and not config.delete:
             raise TopicError(
                 ErrorCode.POLICY_VIOLATION,
                 f"topic {name!r} is compacted only (cleanup.policy): its records go when their keys are written again. "

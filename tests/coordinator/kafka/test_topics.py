@@ -204,6 +204,9 @@ async def test_settings_are_changed_one_by_one(wire: KafkaWire) -> None:
     assert (await change("flush.ms", DELETE, None)).error_code == 0
     shown = await settings(wire, "t")
     assert shown["cleanup.policy"].value == "compact"
+    for operation, value, policy in ((SUBTRACT, "compact", ""), (APPEND, "delete", "delete"), (SET, "", "")):
+        assert (await change("cleanup.policy", operation, value)).error_code == 0
+        assert (await settings(wire, "t", "cleanup.policy"))["cleanup.policy"].value == policy
     assert [shown[name].config_source for name in ("retention.ms", "flush.ms")] == [5, 5]
     assert (await change("no.such", SET, "1")).error_code == ErrorCode.INVALID_CONFIG
     assert (await change("retention.ms", APPEND, "1")).error_code == ErrorCode.INVALID_CONFIG
