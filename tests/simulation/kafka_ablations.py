@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import coordinator.groups.pending_offsets
 import coordinator.kafka.batches
 from coordinator.kafka.codec import KafkaCodec
 from coordinator.kafka.fetch_sessions import _Partition
@@ -83,4 +84,16 @@ def kafka_kept_epochs() -> Iterator[None]:
         kept._admit(question)
 
     with patch.object(KeptEpochs, "_ask", ask):
+        yield
+
+
+@safeguard(
+    "offsets in a transaction are those of a member of the group's generation (KIP-447)",
+    "each_input_is_answered_once",
+    "offsets_go_with_their_outputs",
+    workloads=("producing", "kafka_transforming"),
+    faults=("client_stalls", "partition"),
+)
+def kafka_transactions_name_their_member() -> Iterator[None]:
+    with patch.object(coordinator.groups.pending_offsets, "_fault", lambda group, request, step: None):
         yield
