@@ -115,13 +115,50 @@ def check_records(
     or, if ``keyed``, some have no key: these are named.
     """
     if not keyed and span_ms is not None and 0 <= span_ms < _OF_ONE_BYTE and first + count <= _OF_TWO_BYTES:
-        checked = check_heads(records, position, first, count)
+        checked = check_even(records, position, first, count) or check_heads(records, position, first, count)
         if checked is not None:
             return checked
     numpy = _loaded_numpy() if count >= _FEWEST_AT_ONCE else None
     if numpy is None:
         return check_each(records, position, first, count, keyed)
     return check_together(numpy, records, position, first, count, keyed)
+
+
+def check_even(records: bytes, position: int, first: int, count: int) -> Checked | None:
+    """As ``check_heads``, for records of one size; None when others are found.
+
+    Such records are a table, whose columns are compared at once: those with offsets of one byte, then those of two.
+    """
+    low, high = _offset_bytes()
+    times = b""
+    index, behind = first, first + count
+    while index < behind:
+        two = index >= _OF_ONE_BYTE
+        some = min(behind, _OF_TWO_BYTES if two else _OF_ONE_BYTE) - index
+        length = records[position : position + 2]
+        fields_at = position + len(length)
+        if len(length) < 2 or length[0] & 1 or length[1] > 0x7F:
+            return None  # damaged, or of 8 KiB and more: then walking them costs little
+        if length[0] < 0x80:
+            length, fields_at = length[:1], position + 1
+        content = (length[0] & 0x7F | (length[1] << 7 if len(length) > 1 else 0)) >> 1
+        width = len(length) + content
+        end = position + width * some
+        if content < _LEAST_CONTENT_BYTES or end > len(records):
+            return None
+        deltas = records[fields_at + 2 : end : width], records[fields_at + 3 : end : width]
+        if (
+            records[position:end:width] != length[:1] * some
+            or (len(length) > 1 and records[position + 1 : end : width] != length[1:] * some)
+            or deltas[0] != low[index : index + some]
+            or (two and deltas[1] != high[index : index + some])
+        ):
+            return None
+        times += records[fields_at + 1 : end : width]
+        index, position = index + some, end
+    if times.translate(None, _NOT_NEGATIVE):
+        return None
+    return Checked(position, min(times) >> 1, max(times) >> 1)
 
 
 def check_heads(records: bytes, position: int, first: int, count: int) -> Checked | None:
@@ -224,19 +261,23 @@ def walk(records: bytes, position: int, count: int) -> tuple[list[int], list[int
     start_at, end_at, size = starts.append, ends.append, len(records)
     try:
         for index in range(count):
-            length, start = records[position], position + 1
-            if length > 0x7F and records[start] < 0x80:
-                length, start = (length & 0x7F) | records[start] << 7, start + 1
-            elif length > 0x7F:
+            length = records[position]
+            if length < 0x80:
+                start = position + 1
+            elif (more := records[position + 1]) < 0x80:
+                length, start = length + (more << 7) - 0x80, position + 2
+            else:
                 length, start = varint(records, position)
                 length += length
-            before, position = position, start + (length >> 1)
-            if length & 1 or not start + _LEAST_CONTENT_BYTES <= position <= size:
-                raise _leaves(index, before, size)
+            if length & 1 or length < _LEAST_CONTENT_BYTES << 1:
+                raise _leaves(index, position, size)
+            position = start + (length >> 1)
             start_at(start)
             end_at(position)
     except IndexError as error:
         raise _too_few_bytes(count, size - position) from error
+    if position > size:
+        raise _leaves(count - 1, starts[-1], size)
     return starts, ends
 
 

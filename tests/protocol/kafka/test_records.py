@@ -21,6 +21,7 @@ from protocol.kafka.records import (
     Checked,
     Records,
     check_each,
+    check_even,
     check_heads,
     check_records,
     check_together,
@@ -129,6 +130,30 @@ def test_the_quick_way_finds_what_the_others_find(count: int, first: int) -> Non
         assert check_heads(body, 0, first, count) is None
         with pytest.raises(KafkaBatchError, match=f"record {first + wrong} of the batch has the offset delta"):
             check_records(body, 0, first, count, span_ms=0)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 3_000])
+@pytest.mark.parametrize("first", [0, 1, 63, 64, 5_000])
+@pytest.mark.parametrize("value_bytes", [0, 1, 56, 57, 100, 8_000])
+def test_records_of_one_size_are_a_table(count: int, first: int, value_bytes: int) -> None:
+    def packed(index: int, size: int) -> bytes:
+        return record(b"\0", index % 64, first + index, -1, size, b"v" * size, 0)
+
+    rows = [packed(index, value_bytes) for index in range(count)]
+    body = b"".join(rows)
+    expected = check_each(body, 0, first, count, False)
+    assert check_even(b"before" + body, 6, first, count) == expected._replace(end=6 + len(body))
+    assert check_even(body + b"behind", 0, first, count) == expected
+    assert check_even(body[:-1], 0, first, count) is None
+    for place in {0, count // 2, count - 1} if count > 1 else ():
+        for wrong in (
+            packed(place, value_bytes + 1),
+            packed(place + 1, value_bytes),
+            record(b"\0", 64, first + place, -1, value_bytes, b"v" * value_bytes, 0),
+        ):
+            other = b"".join([*rows[:place], wrong, *rows[place + 1 :]])
+            found = check_even(other, 0, first, count)
+            assert found is None or found == check_each(other, 0, first, count, False)
 
 
 @pytest.mark.parametrize("count", [1, 2, 30, 300])
