@@ -27,7 +27,7 @@ _ROWS: Final[tuple[tuple[str, Kind, tuple[str, ...], str], ...]] = (
         "cohort_request_errors_total",
         "counter",
         (*_API, "error"),
-        "Requests whose answer as a whole was an error; those of single partitions or members do not count",
+        "Error codes of answers as a whole, and of each partition in those about records and offsets; not of members",
     ),
     (
         "cohort_request_duration_seconds",

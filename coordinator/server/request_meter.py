@@ -2,12 +2,15 @@
 
 There are more heartbeats than of all other requests together, and each takes some ten microseconds: so their good answer,
 which is one object for all of them, is counted in a plain number where it is sent, and no clock is read for it.
+
+Answers about partitions have an error code for each of them. Each that is one counts, as in Kafka's ErrorsPerSec.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from coordinator.histogram import Histogram
@@ -19,18 +22,38 @@ from protocol.messages.groups import HeartbeatRequest
 _UNTIMED: Final = frozenset({"Heartbeat"})
 """Counted, not timed: there are most of them, they cost least, and how long one is held is what its member asks for."""
 
+_PARTITIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "Produce": ("responses", "partition_responses"),
+    "Fetch": ("responses", "partitions"),
+    "ListOffsets": ("topics", "partitions"),
+    "OffsetCommit": ("topics", "partitions"),
+    "TxnOffsetCommit": ("topics", "partitions"),
+    "DeleteRecords": ("topics", "partitions"),
+}
+"""Where an answer has its topics, and these their partitions, by API key: the same names in Kafka's messages."""
+
 
 class ApiCounts:
     """The requests of one API key."""
 
-    __slots__ = ("errors", "requests", "seconds")
+    __slots__ = ("_within", "errors", "requests", "seconds")
 
     def __init__(self, name: str) -> None:
         self.requests = 0
         self.seconds = None if name in _UNTIMED else Histogram()
         """From the handler's start to the answer, the wait of long polls included; None of those that are not timed."""
         self.errors: Counter[int] = Counter()
-        """Error codes of answers as a whole. Errors of single partitions or members inside an answer do not count."""
+        """By error code, of answers as a whole and of partitions in an answer (``_PARTITIONS``)."""
+        self._within = tuple(map(attrgetter, _PARTITIONS.get(name, ())))
+
+    def note_errors(self, answer: Any) -> None:
+        """Counts what an answer says of single partitions."""
+        if self._within:
+            topics_of, partitions_of = self._within
+            for topic in topics_of(answer):
+                for partition in partitions_of(topic):
+                    if partition.error_code:
+                        self.errors[partition.error_code] += 1
 
 
 class _ByKind(dict[type, ApiCounts]):
@@ -60,7 +83,8 @@ class RequestMeter:
 
     def answered(self, call: Any, response: Any) -> None:
         """A call has its answer."""
-        self._count(type(call.request), call, getattr(response, "error_code", 0) or 0)
+        code = getattr(response, "error_code", 0) or 0
+        self._count(type(call.request), call, code, response)
 
     def ended(self, call: Any, code: ErrorCode = ErrorCode.NONE) -> None:
         """A call was refused as a whole with ``code``; or it has no answer, or one that was packed before."""
@@ -73,13 +97,15 @@ class RequestMeter:
             self._counts[HeartbeatRequest].requests += carried_on
         return {_api_name(kind): counts for kind, counts in self._counts.items()}
 
-    def _count(self, kind: type, call: Any, code: int) -> None:
+    def _count(self, kind: type, call: Any, code: int, answer: Any = None) -> None:
         counts = self._counts[kind]
         counts.requests += 1
         if counts.seconds is not None:
             counts.seconds.observe(self.now() - call.begun_s)
         if code:
             counts.errors[code] += 1
+        elif answer is not None:
+            counts.note_errors(answer)
 
 
 class KafkaRequestMeter(RequestMeter):
@@ -89,7 +115,9 @@ class KafkaRequestMeter(RequestMeter):
 
     def answered(self, call: Any, response: Any) -> None:
         """See ``RequestMeter``."""
-        self._count(type(call.message), call, response.refused or getattr(response.message, "error_code", 0) or 0)
+        message = response.message
+        code = response.refused or getattr(message, "error_code", 0) or 0
+        self._count(type(call.message), call, code, message)
 
     def ended(self, call: Any, code: ErrorCode = ErrorCode.NONE) -> None:
         """See ``RequestMeter``."""

@@ -24,6 +24,7 @@ from coordinator.metrics.definitions import METRICS
 from coordinator.web import server
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.describe_topic_partitions_request import Cursor, DescribeTopicPartitionsRequest
+from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.coordinator.kafka.wire import connected
 from tests.coordinator.metrics.monitoring import expressions
 
@@ -154,17 +155,21 @@ async def test_a_coordinator_tells_the_lag_of_partitions_that_it_follows_too() -
                 }
 
 
-async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_as_a_whole() -> None:
+async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_and_partitions() -> None:
+    offset = ListOffsetsTopic("nope", [ListOffsetsPartition(index, -1, -1) for index in (0, 1)])
     nowhere = DescribeTopicPartitionsRequest(topics=[], cursor=Cursor("t", -7))
     async with Coordinator(**SETTINGS, kafka_port=-1) as coordinator:
         async with connected(coordinator.kafka_address) as wire:
             await wire.ask(ApiVersionsRequest(), 0)
             await wire.ask(nowhere, 0)  # its answer has a code for each topic, and there are none
+            await wire.ask(ListOffsetsRequest(-1, 0, [offset]), 7)
         samples = await scrape(coordinator)
     assert value(samples, "cohort_requests_total", port="kafka", api="ApiVersions") == 1
     assert value(samples, "cohort_requests_total", port="kafka", api="DescribeTopicPartitions") == 1
     labels = {"port": "kafka", "api": "DescribeTopicPartitions", "error": "INVALID_REQUEST"}
     assert value(samples, "cohort_request_errors_total", **labels) == 1
+    labels = {"port": "kafka", "api": "ListOffsets", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert value(samples, "cohort_request_errors_total", **labels) == 2
 
 
 async def test_the_format_is_the_one_that_is_accepted() -> None:

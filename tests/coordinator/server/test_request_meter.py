@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.framing import encode_request
 from protocol.messages import Request
 from protocol.messages.groups import CARRY_ON, HeartbeatRequest, HeartbeatResponse
-from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from protocol.messages.offsets import CommittedPartition, CommittedTopic, OffsetCommitRequest, OffsetCommitResponse
 from protocol.messages.topics import DeleteTopicsRequest
 
 LIMITS = ConnectionLimits(
@@ -47,7 +47,9 @@ async def asked(meter: RequestMeter, clock: Clock, requests: tuple[Request, ...]
     def commit(call: Call) -> Iterator[None]:
         yield
         clock.now_s += 2.0
-        call.answer(OffsetCommitResponse(()))
+        unknown = CommittedPartition(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        known = CommittedPartition(0, ErrorCode.NONE)
+        call.answer(OffsetCommitResponse((CommittedTopic("t", (unknown, known)), CommittedTopic("u", (unknown,)))))
 
     def delete(call: Call) -> None:
         call.refuse(ErrorCode.INVALID_REQUEST, "not today")
@@ -87,7 +89,7 @@ async def test_every_request_is_counted_once_by_its_api_key_with_its_error() -> 
         }
         assert counts["Heartbeat"].errors == {ErrorCode.UNKNOWN_MEMBER_ID: 1}
         assert counts["DeleteTopics"].errors == {ErrorCode.INVALID_REQUEST: 1}
-        assert not counts["OffsetCommit"].errors
+        assert counts["OffsetCommit"].errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2}
     await asked(meter, clock, (BEAT,))
     assert meter.by_api()["Heartbeat"].requests == 5
 
