@@ -68,6 +68,7 @@ class ClusterMember:
         self._catalog = catalog
         self._logs = logs
         self._disk = disk
+        self._identity = identity
         self._wall_ms = wall_ms
         self._fail = fail
         self.registration = Registration(
@@ -116,7 +117,7 @@ class ClusterMember:
             self._catalog,
             self._store,
             self._disk,
-            ReplicaLogs(self._disk, self._logs, inventory),
+            ReplicaLogs(self._disk, self._logs, inventory, self._identity.not_clean),
             replica_lag_time_max_ms=self._settings.replica_lag_time_max_ms,
             wall_ms=self._wall_ms,
             deletion_done=self.topics.deletion_done,

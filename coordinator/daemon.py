@@ -519,8 +519,9 @@ class Daemon:
         if self._partitions is not None:
             is_kept = await _close_in_any_case(self._partitions.close()) and is_kept
         identity, self._identity = self._identity, None
-        if identity is not None and is_kept and not self.failed.done():
-            await _close_in_any_case(identity.stopped())
+        if identity is not None:  # the next to take the directory must find the last that is written to it
+            is_clean = is_kept and not self.failed.done()
+            await _close_in_any_case(identity.stopped() if is_clean else identity.ended())
         lock, self._lock = self._lock, None
         if lock is not None:
             await self._disk.run(lock.release)

@@ -1,26 +1,34 @@
 """What a data directory knows of its node, in ``node.json``: whose it is, and whether it has all that was acknowledged.
 
-The file is replaced before the node serves, and once more at a clean stop. Without it the directory counts as new, so a disk
-that takes no file keeps no node from serving: what the next start is told is on the safe side.
+The file is replaced before the node serves, when it is registered, and once more at a clean stop. Without it the directory
+counts as new, so a disk that takes no file keeps no node from serving: what the next start is told is on the safe side.
+
+What a note says stays true for as long as its process lives: where the disk refuses it, the same may be written later.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
 from coordinator.filesystem.executor import Disk
-from coordinator.filesystem.storage import Storage, WriteInDoubtError
+from coordinator.filesystem.storage import Storage, WriteInDoubtError, in_doubt
 from coordinator.log_output import get_logger
 from coordinator.metadata.encoding import SNAPSHOT, MetadataDamagedError
-from coordinator.nodes.cleanliness import Cleanliness, Found, NodeRecord, judge
+from coordinator.nodes.cleanliness import THIS_START, Cleanliness, Found, NodeRecord, judge
 
 log = get_logger()
 
 PATH: Final = "node.json"
 FORMAT: Final = 1
+
+_FIRST_PAUSE_S: Final = 0.1
+"""Before a note is tried again that the disk has refused; each pause is twice the one before, up to the longest."""
+_LONGEST_PAUSE_S: Final = 5.0
 
 Flush = Literal["ack", "os"]
 
@@ -45,6 +53,11 @@ class NodeIdentity:
     def __init__(self, disk: Disk, known: NodeFile | None) -> None:
         self._disk = disk
         self._known = known
+        self._on_disk = known
+        """What the file says; changed by threads, one at a time."""
+        self._writing = asyncio.Lock()
+        self._doubt: WriteInDoubtError | None = None
+        self._is_refused = False
 
     @classmethod
     async def read(cls, disk: Disk) -> NodeIdentity:
@@ -136,7 +149,7 @@ class NodeIdentity:
         """Notes a start, before the node serves, and says whether it has all that was acknowledged.
 
         ``lost`` says that something of what was on disk is not, ``registered_start`` which start of this node the metadata
-        has ("": none). Raises ``WriteInDoubtError``.
+        has ("": none). Raises ``WriteInDoubtError``, and ``OSError`` as ``registered``.
         """
         known = self._known
         record = None if known is None else known.record
@@ -148,39 +161,95 @@ class NodeIdentity:
         begun = NodeRecord((*starts, new_id()), cleanliness.clean_since, boot_id, stopped_cleanly=False)
         directory = new_id() if known is None else known.directory
         self._known = NodeFile(directory, cluster_id, node_id, 0 if known is None else known.broker_epoch, flush, begun)
-        await self._disk.run(self._note_start, known)
+        await self._note()
         if cleanliness.reason and known is not None:
             log.warning("node_not_clean", reason=cleanliness.reason)
         return cleanliness
 
-    async def registered(self, broker_epoch: int, clean_since: int) -> None:
-        """Notes that this start is registered. Raises ``WriteInDoubtError``."""
+    async def not_clean(self) -> None:
+        """Notes that this directory may lack what was acknowledged, before that cannot be seen any more: a log is about to
+        begin anew, or the node to be registered after another directory was. Raises as ``begin``."""
+        if self._known is not None and self._known.record.clean_since != THIS_START:
+            self._known = self._known._replace(record=self._known.record._replace(clean_since=THIS_START))
+        if self._known is not None and self._on_disk is not None:
+            await self._note()
+
+    async def registered(self, broker_epoch: int, clean_since: int) -> bool:
+        """Notes that this start is registered; returns whether the disk took that, or else ``keep_noting`` tries it again.
+
+        Raises ``WriteInDoubtError``, and ``OSError`` when the disk neither took it nor removed what is not true any more.
+        """
         begun = self._begun
         record = begun.record._replace(starts=begun.record.starts[-1:], clean_since=clean_since)
         self._known = begun._replace(broker_epoch=broker_epoch, record=record)
-        await self._disk.run(self._written, self._known)
+        return await self._note()
+
+    async def keep_noting(self) -> None:
+        """Returns once the disk has taken the newest note; until then it is asked again and again, 5 s apart at most.
+
+        Raises ``WriteInDoubtError``. When it is cancelled, the call under way comes to its end first.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while self._on_disk != self._known:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            await self._note()
 
     async def stopped(self) -> None:
-        """Notes that all that was acknowledged is on disk; nothing is written after it. Raises ``WriteInDoubtError``."""
-        known = self._begun._replace(record=self._begun.record._replace(stopped_cleanly=True))
-        await self._disk.run(self._written, known)
+        """Notes that all that was acknowledged is on disk; nothing else is written later. Raises ``WriteInDoubtError``."""
+        self._known = self._begun._replace(record=self._begun.record._replace(stopped_cleanly=True))
+        await self._note()
 
-    def _note_start(self, before: NodeFile | None) -> None:
-        if self._written(self._begun) or before is None:
+    async def ended(self) -> None:
+        """Returns once no note is being written: that takes as long as the disk does. ``keep_noting`` is cancelled first."""
+        async with self._writing:
             return
-        if before.record.stopped_cleanly or before.flush != self._begun.flush:  # it would not be true of this start
-            self._disk.storage.remove(PATH)
-            self._disk.storage.sync_directory("")
+
+    async def _note(self) -> bool:
+        """Whether the disk has the newest note: one that waits for another to be written is of what is known then."""
+        async with self._writing:
+            return self._on_disk == self._begun or await self._disk.run(self._written, self._begun)
 
     def _written(self, content: NodeFile) -> bool:
+        """Runs in a thread, and may go on after its caller was cancelled: what matters of it is kept."""
+        if self._doubt is not None:
+            raise in_doubt(PATH, self._doubt)
         try:
             self._disk.storage.write_file(PATH, encode(content))
-        except WriteInDoubtError:
+        except WriteInDoubtError as error:
+            self._doubt = error
             raise
         except OSError as error:
-            log.warning("node_file_not_written", error=str(error))
+            if not self._is_refused:
+                log.warning("node_file_not_written", error=str(error))
+            self._is_refused = True
+            self._remove_untrue(content)
             return False
+        if self._is_refused:
+            log.info("node_file_written", broker_epoch=content.broker_epoch, clean_since=content.record.clean_since)
+        self._on_disk, self._is_refused = content, False
         return True
+
+    def _remove_untrue(self, content: NodeFile) -> None:
+        """``content`` was refused: what is on disk must not stand if more would be believed for it than is true."""
+        if self._on_disk is None or not _claims_more(self._on_disk, content):
+            return
+        with suppress(FileNotFoundError):  # it may have been removed before, and the name not synced
+            self._disk.storage.remove(PATH)
+        self._disk.storage.sync_directory("")
+        self._on_disk = None
+
+
+def _claims_more(older: NodeFile, newer: NodeFile) -> bool:
+    """Whether the older note, judged by itself, vouches for what the newer one does not.
+
+    A clean stop and ``flush="ack"`` both say that what was acknowledged is on disk: that goes on being true during a start
+    that has ``flush="ack"``, whatever the one before had, and ends with one that has ``flush="os"``.
+    """
+    since, until_now = newer.record.clean_since, older.record.clean_since
+    if until_now != THIS_START and (since == THIS_START or since > until_now):
+        return True
+    return newer.flush == "os" and (older.flush == "ack" or older.record.stopped_cleanly)
 
 
 def encode(content: NodeFile) -> bytes:

@@ -12,7 +12,7 @@ node registers anew, with another broker epoch, and leads nothing until it is el
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
 from coordinator.filesystem.storage import WriteInDoubtError
@@ -116,6 +116,8 @@ class Registration:
         self._expiry: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._noting: asyncio.Task[None] | None = None
+        """Tries to note the registration on disk, which refused that; ends with the registration."""
         self._stop_watching: Stop | None = None
 
     # What others ask
@@ -168,7 +170,7 @@ class Registration:
                 f"node {self.me.node} could not be registered within {timeout_s:g} s: the metadata store does not answer",
                 "unknown",
             ) from error
-        self._task = asyncio.create_task(self._keep(), name="cohort-registration")
+        self._task = asyncio.create_task(self._or_fatal(self._keep), name="cohort-registration")
         return self.me
 
     async def draining(self) -> None:
@@ -187,7 +189,10 @@ class Registration:
                 await self._catch_up()
 
     async def close(self, timeout_s: float = _REVOKE_S) -> None:
-        """Gives the lease back, so that others take over at once; tries that for ``timeout_s``. Nobody is told."""
+        """Gives the lease back, so that others take over at once; tries that for ``timeout_s``. Nobody is told.
+
+        A note of the registration that is being written is waited for as long, and none is begun any more.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -198,6 +203,8 @@ class Registration:
         lease, self._lease = self._lease, None
         if lease is not None:
             await self._revoke(lease, timeout_s)
+        if self._noting is not None:
+            await asyncio.wait((self._noting,), timeout=timeout_s)
 
     async def _revoke(self, lease: Lease, timeout_s: float) -> None:
         try:
@@ -209,13 +216,16 @@ class Registration:
     # The lease
 
     async def _keep(self) -> None:
+        while (lease := self._lease) is not None:
+            await self._renew_until_lost(lease)
+            self._lose("the lease is over")
+            await self._revoke(lease, _REVOKE_S)  # it may have outlived the live key, and holds others
+            if not self._draining:
+                await self._register()
+
+    async def _or_fatal(self, keep: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            while (lease := self._lease) is not None:
-                await self._renew_until_lost(lease)
-                self._lose("the lease is over")
-                await self._revoke(lease, _REVOKE_S)  # it may have outlived the live key, and holds others
-                if not self._draining:
-                    await self._register()
+            await keep()
         except RegistrationRefusedError as error:
             self._on_fatal(str(error))
         except WriteInDoubtError as error:
@@ -298,6 +308,8 @@ class Registration:
         self._registered = False
         self._valid_until_ms = 0
         self._stop_timer()
+        if self._noting is not None:
+            self._noting.cancel()
 
     def _stop_timer(self) -> None:
         if self._expiry is not None:
@@ -332,6 +344,8 @@ class Registration:
                 [Compare(CLUSTER_FORMAT, "create", 0)], [Put(CLUSTER_FORMAT, {"format": FORMAT})]
             )
         clean_since = self._judged()
+        if clean_since == cleanliness.THIS_START:  # once it is registered, nothing tells of another directory any more
+            await self._identity.not_clean()
         known = self._store.get(self._live_key)
         if known is not None and not self._is_own(known):
             await self._remove_former(known)
@@ -368,7 +382,7 @@ class Registration:
 
     async def _registered_as(self, known: KeyValue) -> bool:
         clean_since = int(known.value["clean_since"]) or known.create_revision
-        await self._identity.registered(known.create_revision, clean_since)
+        is_noted = await self._identity.registered(known.create_revision, clean_since)
         current = self._store.get(known.key)
         if current is None or current.create_revision != known.create_revision:
             return False
@@ -376,6 +390,9 @@ class Registration:
         self._registered, self._told_invalid = True, False
         self._gone.clear()
         self._held(self._granted_ms)
+        if not is_noted:  # until it is, a power cut makes this node one that may have lost everything
+            noting = self._or_fatal(self._identity.keep_noting)
+            self._noting = asyncio.create_task(noting, name="cohort-registration-note")
         log.info("node_registered", node=self.me.node, broker_epoch=self.me.broker_epoch, clean_since=clean_since)
         self._registered_listeners.tell(self.me)
         return True

@@ -9,7 +9,7 @@ begins anew, and the node is not clean (``coordinator.nodes.cleanliness``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count, islice
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -51,14 +51,20 @@ class Inventory(Protocol):
 
 
 class ReplicaLogs:
-    """Opens, makes and removes the logs of this node's replicas. ``lost`` says of which of them something is gone."""
+    """Opens, makes and removes the logs of this node's replicas. ``lost`` says of which of them something is gone.
 
-    def __init__(self, disk: Disk, logs: LogManager, inventory: Inventory) -> None:
+    ``not_clean`` notes durably that something is, before a log begins anew: afterwards the disk shows it no more.
+    """
+
+    def __init__(
+        self, disk: Disk, logs: LogManager, inventory: Inventory, not_clean: Callable[[], Awaitable[None]]
+    ) -> None:
         self.manager = logs
         self.lost: dict[str, str] = {}
         """Directories of logs that were there and are not, or not as a whole, with why."""
         self._disk = disk
         self._inventory = inventory
+        self._not_clean = not_clean
         self._working = asyncio.Semaphore(_AT_ONCE)
         self._wanted: dict[str, tuple[Topic, int]] = {}
         """Logs that are to be made, by their directories."""
@@ -81,6 +87,7 @@ class ReplicaLogs:
                 self._note_lost(directory, "it is in the inventory of this data directory and not on disk")
                 if not may_begin_anew:
                     raise LogDamagedError(directory, "its directory", "it is missing")
+                await self._not_clean()
             if todo != "opened":
                 await self._make(topic, index, found)
             await self._inventory.add([partition])
@@ -95,8 +102,9 @@ class ReplicaLogs:
             directory = directory_of(topic.name, index)
             if known:
                 self._note_lost(directory, str(error))
-            if known and not may_begin_anew:
-                raise
+                if not may_begin_anew:
+                    raise
+                await self._not_clean()
             await self._set_aside(directory, DAMAGED)
             await self.manager.make_all([(topic, index)])
             return await self.manager.open_replica(topic, index)

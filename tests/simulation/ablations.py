@@ -35,7 +35,7 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.encoding import Metadata, replay
 from coordinator.metadata.local import _Files
-from coordinator.nodes.identity import NodeIdentity
+from coordinator.nodes.identity import NodeFile, NodeIdentity
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.runtime.timers import Timers
@@ -347,7 +347,12 @@ def no_stale_assignments() -> Iterator[None]:
     workloads=("producing",),
 )
 def starts_are_noted() -> Iterator[None]:
-    with patch.object(NodeIdentity, "_note_start", lambda identity, before: None):
+    original = NodeIdentity._written
+
+    def late(identity: NodeIdentity, content: NodeFile) -> bool:
+        return content.record.stopped_cleanly and original(identity, content)
+
+    with patch.object(NodeIdentity, "_written", late):
         yield
 
 

@@ -19,6 +19,7 @@ from coordinator.log.acknowledged import Acknowledged
 from coordinator.metadata.authority import Delta
 from coordinator.metadata.etcd import watching
 from coordinator.nodes.cleanliness import Opening, opening
+from coordinator.nodes.identity import NodeIdentity
 from coordinator.nodes.registration import Registration
 from coordinator.replication.following import Following
 from coordinator.replication.leading import Leading
@@ -338,4 +339,22 @@ def inventory_of_logs() -> Iterator[None]:
         return opening(partition, directory_of, ())
 
     with patch.object(coordinator.replication.replica_logs, "opening", nothing_known):
+        yield
+
+
+@safeguard(
+    "the note of a registration that a disk refuses is tried again",
+    "groups_settle_after_the_last_fault",
+    first=12,
+    nodes=3,
+    workloads=("producing",),
+    faults=("write_errors", "node_is_restarted"),
+    fault_s=15.0,
+    fault_pause_s=0.5,
+)
+def registrations_are_noted_in_the_end() -> Iterator[None]:
+    async def given_up(identity: NodeIdentity) -> None:
+        """What the disk has refused once is not there."""
+
+    with patch.object(NodeIdentity, "keep_noting", given_up):
         yield

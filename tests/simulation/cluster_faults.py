@@ -12,7 +12,7 @@ from coordinator.replication.replica import PATIENCE_MS
 from coordinator.runtime.shard import ShardState
 from protocol.record_batch import HEADER_BYTES, iter_batches
 from tests.simulation.cluster_facts import PREFIX
-from tests.simulation.cluster_probes import all_in_sync, logs_of, node_id, state_of
+from tests.simulation.cluster_probes import all_in_sync, is_noted, logs_of, node_id, state_of
 from tests.simulation.consumers import OTHER, TOPIC
 from tests.simulation.disk import Directory
 from tests.simulation.etcd import CALM, Troubles
@@ -157,7 +157,9 @@ async def old_disk_image_returns(world: World) -> None:
 
 
 def _others_have_all(world: World, node: Node) -> bool:
-    """Whether a node's disk may go bad: all replicas are in sync, and none on another node has."""
+    """Whether a node's disk may go bad: all replicas are in sync, and the other nodes have theirs and can prove it."""
+    if not all(is_noted(other) for other in world.nodes if other is not node):
+        return False
     return all_in_sync(world) and all(name == node.name for name in world.history.cluster.flipped.values())
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from coordinator.daemon import Daemon
 from coordinator.log.group_commit import Appender
 from coordinator.log.partition import PartitionLog
+from coordinator.nodes.identity import PATH as NODE_FILE
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import LATEST_TIMESTAMP, ListOffsetsRequest, ListOffsetsResponse, ProduceResponse
@@ -202,6 +203,12 @@ def node_id(node: Node) -> int:
     return node.daemon.settings.node_id
 
 
+def is_noted(node: Node) -> bool:
+    """Whether the disk has taken the last note of a node's start, registration or stop; a node that ends without may count
+    as one that has lost everything."""
+    return NODE_FILE not in node.disk.not_replaced
+
+
 def broker_epoch(world: World, node: int) -> int:
     """Of a node that lives; -1 of one that does not."""
     known = world.etcd.authority.get(f"{PREFIX}live/{node}")
@@ -252,6 +259,8 @@ def what_is_not_replicated(world: World) -> list[str]:
     for node in world.serving():
         daemon = node.daemon
         store = daemon._metadata if daemon is not None else None
+        if not is_noted(node):
+            wrong.append(f"{node.name} has not noted its registration, which its disk refused once")
         if store is not None and store.revision < world.etcd.authority.revision:
             wrong.append(f"{node.name} knows revision {store.revision} of {world.etcd.authority.revision}")
         differ = set() if store is None else {(known.key, known.mod_revision) for known in store.range("")} ^ written

@@ -13,8 +13,9 @@ from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.metadata.etcd.rpc import Pace
 from coordinator.metadata.etcd.store import EtcdStore
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
+from coordinator.nodes.cleanliness import THIS_START
 from coordinator.nodes.registration import RegistrationRefusedError
-from tests.simulation.cluster_probes import broker_epoch
+from tests.simulation.cluster_probes import broker_epoch, is_noted
 from tests.simulation.disk import SimStorage
 from tests.simulation.etcd_members import URL, NodeEtcd
 from tests.simulation.plan import Plan, has_kafka
@@ -69,6 +70,7 @@ async def daemon_program(world: World, process: HostProcess) -> None:
     """Runs the real daemon for as long as it can, as ``python -m coordinator`` does, and again after each end."""
     node = process.node
     assert node is not None
+    node.is_unnoted = node.is_unnoted or not is_noted(node)
     boot_id = node.boot_id()
     origins = Origins(lambda: world.wall_ms(node), world.new_id, lambda: boot_id, lambda: world.boot_ms(node))
     storage, wanted = SimStorage(node.disk, process), settings(world.plan, node)
@@ -113,10 +115,13 @@ def _opener(world: World, node: Node) -> OpenMetadata | None:
 def _look_at_cleanliness(world: World, node: Node, daemon: Daemon) -> None:
     """A start has all that was acknowledged, as that is synced, unless the disk failed, is damaged or refused to note it."""
     assert daemon.cleanliness is not None
-    if daemon.cleanliness.reason and node.name in world.history.cluster.flipped.values():
-        # It has found the flipped bit: what it was in sync with before counts for none of its partitions any more.
-        node_id = daemon.settings.node_id
-        world.history.cluster.lost_disks[node_id] = broker_epoch(world, node_id) - 1
+    facts, node_id = world.history.cluster, daemon.settings.node_id
+    has_found_it = daemon.cleanliness.reason and node.name in facts.flipped.values()
+    is_not_known = node.is_unnoted and daemon.cleanliness.clean_since == THIS_START and world.plan.nodes > 1
+    if has_found_it or is_not_known:
+        # The flipped bit, or that nothing says what it has: what it was in sync with before counts for no partition now.
+        facts.lost_disks[node_id] = broker_epoch(world, node_id) - 1
+    node.is_unnoted = False
     harmed = node.disk.errors or node.disk.refused or world.history.damaged
     if daemon.cleanliness.reason and node.has_served and not harmed:
         world.history.unclean.append(f"at {world.loop.time():.3f} s a start says: {daemon.cleanliness.reason}")

@@ -106,6 +106,8 @@ class SimDisk:
         self.power_cuts = 0
         self.refused = 0
         """How many calls have found the disk full."""
+        self.not_replaced: set[str] = set()
+        """Files that were to be replaced when that was last tried, and were not: the disk refused it."""
         self.root = Directory()
         self.lock_holder: tuple[str, Process] | None = None
 
@@ -311,10 +313,12 @@ class SimStorage:
             file.append([data])
         except OSError:
             _remove(parent, name)  # on a full disk it would keep the room that is left
+            self._disk.not_replaced.add(path)
             raise
         file.sync()
         self.rename(temporary, path)
         self.sync_directory(path.rpartition("/")[0])
+        self._disk.not_replaced.discard(path)
 
     def lock(self, path: str) -> Lock:
         """See ``Storage.lock``. A lock dies with its process."""

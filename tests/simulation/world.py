@@ -65,6 +65,8 @@ class Node:
     """The daemon while it serves."""
     has_served: bool = False
     """Whether a daemon has been up with this data directory."""
+    is_unnoted: bool = False
+    """Whether a process has ended, since a daemon was last up, of which the disk refused the note to the end."""
     skew_ms: int = 0
     """What its wall clock is off, more than those of all hosts."""
     booted_s: float = 0.0

@@ -117,7 +117,11 @@ async def test_a_log_that_is_missing_is_lost_and_not_made_anew(disk: Disk, tmp_p
     inventory = await Inventory.read(disk)
     assert inventory.logs == {*((orders.topic_id, index) for index in range(300)), (offsets.topic_id, 12)}
     manager = LogManager(disk, catalog, lambda topic: LogConfig(), end_of_process, serves_all=False)
-    logs = ReplicaLogs(disk, manager, inventory)
+
+    async def not_clean() -> None:
+        raise AssertionError("no log begins anew")
+
+    logs = ReplicaLogs(disk, manager, inventory, not_clean)
     for topic, index in ((orders, 3), (offsets, 12)):
         with pytest.raises(LogDamagedError, match=f"{topic.name}-{index} .*is missing"):
             await logs.open(topic, index, may_begin_anew=False)

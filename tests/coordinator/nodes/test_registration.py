@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
@@ -13,6 +14,7 @@ from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.metadata.keys import CLUSTER_FORMAT, live_key
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.nodes import registration
+from coordinator.nodes.cleanliness import THIS_START
 from coordinator.nodes.registration import ABANDON_S, FORMAT, Registration, RegistrationRefusedError, draw_node_id
 from coordinator.replication.partition import Incarnation
 from tests.coordinator.nodes.members import SESSION_MS, Etcd, Member, simulate
@@ -156,6 +158,35 @@ def test_a_copy_of_a_data_directory_is_refused_while_the_other_lives_and_is_not_
         assert copy.cleanliness.reason.startswith("the directory is not the one that was registered last")
         assert copy.identity.clean_since == me.broker_epoch
         await copy.stop()
+
+    simulate(scenario)
+
+
+def test_a_node_that_another_directory_has_stood_in_for_is_not_clean_wherever_its_process_ends() -> None:
+    """Once it is registered again the metadata name its start, and nothing tells of the other directory any more."""
+
+    async def scenario(etcd: Etcd) -> None:
+        member, other = Member(etcd, 1), Member(etcd, 1)
+        await member.start()
+        member.pause()
+        await asyncio.sleep(2 * SESSION_MS / 1000)
+        await other.start()
+        other.kill()
+        await asyncio.sleep(2 * SESSION_MS / 1000)
+
+        async def registered(broker_epoch: int, clean_since: int) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+        with patch.object(member.identity, "registered", registered):
+            member.go_on()
+            while live(member)["start"] != member.identity.starts[-1]:
+                await asyncio.sleep(0.1)
+            member.kill()
+        me = await member.start()
+        assert member.cleanliness.clean_since == THIS_START
+        assert member.identity.clean_since == me.broker_epoch
+        await member.stop()
 
     simulate(scenario)
 
@@ -315,6 +346,86 @@ def test_who_ends_for_an_error_tries_briefly_to_give_the_lease_back() -> None:
         assert etcd.world.authority.get("/cohort/sim/live/1") is not None
         member.rpc.cut = False
         await member.store.close()
+
+    simulate(scenario)
+
+
+def test_a_registration_that_the_disk_refuses_to_note_at_first_is_noted_later_and_outlives_the_power() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        member = Member(etcd, 1)
+        first = await member.start()
+        member.kill()
+        member.disk.fail_writes = (
+            4  # the notes of the start and of the registration, and two times that this is tried again
+        )
+        await member.start()
+        assert "node.json" in member.disk.not_replaced
+        await asyncio.sleep(1)
+        assert "node.json" not in member.disk.not_replaced
+        member.process.dead = True
+        member.disk.power_cut()
+        await member.start()
+        assert live(member)["clean_since"] == first.broker_epoch, "it has all that it ever had"
+        await member.stop()
+
+    simulate(scenario)
+
+
+def test_the_note_that_is_tried_again_is_that_of_the_last_registration() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        member = Member(etcd, 1)
+        member.disk.fail_writes = 1_000
+        first = await member.start()
+        member.pause()
+        await asyncio.sleep(20)
+        member.go_on()
+        await asyncio.sleep(2)
+        me = member.registration.me
+        assert me.broker_epoch > first.broker_epoch
+        member.disk.fail_writes = 0
+        await asyncio.sleep(5.5)
+        assert "node.json" not in member.disk.not_replaced
+        member.kill()
+        await member.start()
+        assert live(member)["clean_since"] == first.broker_epoch
+        await member.stop()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_nothing_is_noted_any_more_once_a_registration_is_over(lost: bool) -> None:
+    async def scenario(etcd: Etcd) -> None:
+        member = Member(etcd, 1)
+        member.disk.fail_writes = 1_000
+        await member.start()
+        await asyncio.sleep(2)
+        if lost:
+            etcd.trouble(refused=1.0)
+            for known in etcd.world.authority.range("/cohort/sim/live/"):
+                etcd.world.authority.revoke(known.lease)
+            etcd.world.told()
+            await asyncio.sleep(3)
+        else:
+            await member.stop()
+        left = member.disk.fail_writes
+        await asyncio.sleep(20)
+        assert member.disk.fail_writes == left < 1_000 - 2
+        etcd.trouble()
+        await member.stop()
+
+    simulate(scenario)
+
+
+def test_a_node_of_which_the_disk_has_no_one_knows_what_note_is_told_so_when_it_is_tried_again() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        member = Member(etcd, 1)
+        member.disk.fail_writes, member.disk.fail_syncs = 2, 1
+        await member.start()
+        await asyncio.sleep(1)
+        assert len(member.fatal) == 1
+        assert member.fatal[0].startswith("it is unknown what the data directory says of this node: ")
+        await member.stop()
 
     simulate(scenario)
 

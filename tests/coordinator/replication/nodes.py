@@ -74,7 +74,7 @@ class ReplicaNode:
             self.catalog,
             self.store,
             self.disk,
-            ReplicaLogs(self.disk, self.logs, await Inventory.read(self.disk)),
+            ReplicaLogs(self.disk, self.logs, await Inventory.read(self.disk), self._not_clean),
             replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
             wall_ms=lambda: WALL_MS,
             deletion_done=self._deletion_done,
@@ -85,6 +85,9 @@ class ReplicaNode:
         await self.fetch_anew()
         await self.listen(0)
         await self.register()
+
+    async def _not_clean(self) -> None:
+        """What these nodes lose is not judged."""
 
     async def fetch_anew(self) -> None:
         """Follows what it is to follow, from now on."""

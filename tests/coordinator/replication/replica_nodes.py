@@ -52,11 +52,16 @@ class ReplicaNode:
         self.root = root
         self.up = False
         self.lost = False
+        self.noted: list[bool] = []
+        """Of each time it was noted that this node is not clean: whether its log was still as it had been found."""
         self.clean_since = 0
         self.disk_is_full = False
         """Whether the disk takes no more records."""
         self.roles: list[tuple[str, int, bool, int]] = []
         """What ``on_role`` told: topic, number, whether it serves, leader epoch."""
+
+    async def _not_clean(self) -> None:
+        self.noted.append((self.root / f"{TOPIC}-0").exists())
 
     async def start(self) -> None:
         self.disk = Disk(HookedStorage(self.root, self._refuse), threads=2)
@@ -78,7 +83,7 @@ class ReplicaNode:
             self.catalog,
             self.store,
             self.disk,
-            ReplicaLogs(self.disk, self.logs, self.inventory),
+            ReplicaLogs(self.disk, self.logs, self.inventory, self._not_clean),
             replica_lag_time_max_ms=LAG_MS,
             wall_ms=lambda: self.cluster.wall_ms,
             deletion_done=self._deletion_done,

@@ -458,6 +458,7 @@ async def test_what_is_on_disk_and_of_another_topic_is_set_aside(tmp_path: Path)
         (three.root / "stranger-4").mkdir()
         await three.start()
         assert three.lost  # the inventory has the log, and it is not there
+        assert three.noted == [True], "noted before it began anew"
         await cluster.until(lambda: three.log().high_watermark == 1)
         assert (three.root / f"{TOPIC}-0.other.stray").exists()
         assert (three.root / "stranger-4.stray").exists()
@@ -477,6 +478,7 @@ async def test_a_damaged_log_is_copied_anew_where_others_have_it(tmp_path: Path)
         segment.write_bytes(data)
         await three.start()
         assert three.lost
+        assert three.noted == [True], "noted before it was set aside"
         await cluster.until(lambda: three.log().high_watermark == 3)
         assert await fingerprints(three.log()) == await fingerprints(one.log())
         assert (three.root / f"{TOPIC}-0.damaged").exists()
