@@ -31,8 +31,9 @@ _NOT_SERVED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_
 
 
 class Found(NamedTuple):
-    """What was read of a partition: offsets and values, and where to go on."""
+    """What was read of a partition from ``offset`` on: offsets and values, and where to go on."""
 
+    offset: int
     records: list[tuple[int, str]]
     next_offset: int
 
@@ -40,7 +41,7 @@ class Found(NamedTuple):
         """As if no more than ``most`` records had been read."""
         if len(self.records) <= most:
             return self
-        return Found(self.records[:most], self.records[most - 1][0] + 1)
+        return self._replace(records=self.records[:most], next_offset=self.records[most - 1][0] + 1)
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Session:
 
 
 class Fetcher:
-    """Fetches of one reader, with a session at each broker."""
+    """Fetches of one reader, with a session at each broker and one request under way there."""
 
     def __init__(self, client: KafkaClient, *, committed: bool = False) -> None:
         self.refused: dict[Partition, str] = {}
@@ -62,10 +63,16 @@ class Fetcher:
         self._committed = committed
         """Whether it reads what is committed only (read_committed)."""
         self._sessions: dict[Address, Session] = {}
+        self._under_way: dict[Address, asyncio.Task[dict[Partition, Found]]] = {}
         self._max_bytes = client.process.random.choice((300, 2_000, _LARGEST_BYTES))
 
-    async def fetch(self, positions: Mapping[Partition, int]) -> dict[Partition, Found]:
-        """What there is from these offsets on, at all leaders; nothing of those that do not answer."""
+    async def fetch(self, positions: Mapping[Partition, int], *, of_all: bool = False) -> dict[Partition, Found]:
+        """What there is from these offsets on, at the leaders that answer first, or ``of_all``; nothing of those that fail.
+
+        A leader without news takes ``_WAIT_MS``. A reader that waited for it each time would read no more from the others
+        than ``partition_max_bytes`` in that while. Kafka's own go on with what they have, and so does this one: the other
+        answers are for later calls, as far as it is then still where it was when it asked.
+        """
         by_leader: dict[Address, dict[Partition, int]] = {address: {} for address in self._sessions}
         try:
             for partition, offset in positions.items():
@@ -74,16 +81,19 @@ class Fetcher:
             self._say(f"cannot fetch: {error}")
             await asyncio.sleep(0.1)
             return {}
-        fetching = [
-            asyncio.create_task(self._of_one(address, wanted))
-            for address, wanted in by_leader.items()
-            if wanted or self._sessions[address].asked
-        ]
-        if not fetching:
+        for address, wanted in by_leader.items():
+            if address not in self._under_way and (wanted or self._sessions[address].asked):
+                self._under_way[address] = asyncio.create_task(self._of_one(address, wanted))
+        if not self._under_way:
             await asyncio.sleep(0.1)
+            return {}
+        until = asyncio.ALL_COMPLETED if of_all else asyncio.FIRST_COMPLETED
+        await asyncio.wait(self._under_way.values(), return_when=until)
         found: dict[Partition, Found] = {}
-        for each in fetching:
-            found.update(await each)
+        for address in [address for address, fetching in self._under_way.items() if fetching.done()]:
+            for partition, each in self._under_way.pop(address).result().items():
+                if positions.get(partition) == each.offset:
+                    found[partition] = each
         return found
 
     def _say(self, what: str) -> None:
@@ -172,7 +182,7 @@ def read_batches(content: bytes, offset: int) -> Found:
             records += (each for each in _values(batch, header.base_offset) if each[0] >= offset)
         next_offset = max(offset, header.base_offset + header.last_offset_delta + 1)
         at += header.size
-    return Found(records, next_offset)
+    return Found(offset, records, next_offset)
 
 
 def _values(batch: bytes, base_offset: int) -> Iterator[tuple[int, str]]:

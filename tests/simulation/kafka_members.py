@@ -256,7 +256,7 @@ class KafkaMember:
                 continue
             if not self._is_in(share):
                 break
-            for partition, (records, next_offset) in found.items():
+            for partition, (_, records, next_offset) in found.items():
                 if records:
                     look_for_another_owner(self._world, self, partition)
                 for offset, value in records:

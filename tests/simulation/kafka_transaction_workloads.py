@@ -119,7 +119,7 @@ class _Worker:
 
     async def _poll(self, number: int) -> None:
         try:
-            found = await self._fetcher.fetch(self._positions)
+            found = await self._fetcher.fetch(self._positions, of_all=True)  # what is noted as read now, not before
         except KafkaBatchError as error:
             self._world.history.say(self._process.name, f"cannot read: {error}")
             return
