@@ -233,7 +233,7 @@ class ConsumerParticipant:
             if self._ended() is not None:
                 return None
         news = frozenset(tps).difference(self._assignment.states)
-        ended: str | None = "the handover was cancelled"
+        ended: str | None = "taking it was broken off"
         try:
             ended = await self._take(news)
         finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 
 class KafkaCode(IntEnum):
@@ -15,3 +17,6 @@ class KafkaCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+CODE_NAMES: Final[Mapping[int, str]] = {code.value: code.name for code in KafkaCode}

@@ -11,6 +11,7 @@ from coordinator.config import ConfigurationError
 from coordinator.kafka.apis import apis
 from coordinator.kafka.calls import KafkaCall
 from coordinator.kafka.codec import KafkaCodec
+from coordinator.kafka.codes import CODE_NAMES
 from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log_output import get_logger
@@ -52,7 +53,9 @@ def kafka_port(
     kafka = KafkaNode(node, handlers, new_id)
     heartbeats = Heartbeats(kafka)
     served = apis(kafka, heartbeats)
-    now = None if meter is None else meter.now
+    now = None
+    if meter is not None:
+        now, meter.names = meter.now, CODE_NAMES
 
     def handle(call: KafkaCall) -> StepsLeft:
         heartbeats.give_back(call.connection.number)

@@ -20,6 +20,7 @@ from coordinator.server.dispatch import ErrorTexts
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
 from protocol.errors import ErrorCode
+from protocol.kafka.batch import HEADER_BYTES
 from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from protocol.kafka.messages.init_producer_id_response import InitProducerIdResponse
 from protocol.kafka.messages.produce_request import ProduceRequest, TopicProduceData
@@ -98,8 +99,10 @@ class _Produce:
     def _refuse(self, connection: int, topic: TopicProduceData) -> None:
         """What is under way behind these batches comes behind refused ones, as the topic may be known by then."""
         for each in topic.partition_data:
+            if each.records is None or len(each.records) < HEADER_BYTES:
+                continue  # no batch
             refusal = native_records.PartitionProduceResponse(each.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._refused.looked_at(connection, topic.topic_id.hex(), each.records or b"", refusal)
+            self._refused.looked_at(connection, topic.topic_id.hex(), each.records, refusal)
 
     def _found(
         self, request: ProduceRequest, version: int

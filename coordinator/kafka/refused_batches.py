@@ -4,18 +4,18 @@ An idempotent producer has up to five requests under way. When the first is refu
 yet, or too few replicas, and the next one arrives when it has, the sequence of that one does not come next. Kafka tells it
 OUT_OF_ORDER_SEQUENCE_NUMBER, or UNKNOWN_PRODUCER_ID at the beginning. librdkafka then begins a new epoch for all of its
 partitions, and sends what has no answer yet again under that: records that the log has under the old epoch are in it twice,
-with ``enable.idempotence``. A batch whose gap is the refused one is told here what that was told. Every client sends both
+with ``enable.idempotence``. A batch behind the refused one is told here what that was told. Every client sends both
 again in their order.
 
-The gap is explained by refused batches of the same connection that end where the batch begins. One that is sent again does
-not follow them any more, so that a gap for which there is no such reason is told at the second attempt at the latest.
+Only batches of the same connection are behind it: they were under way together. Each of them is told so once for each time
+that the first is refused, so that a gap of another cause is told at the second attempt at the latest.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from coordinator.kafka.transactions import NOT_NOW
 from coordinator.server.call import Call
@@ -23,7 +23,6 @@ from coordinator.server.handlers.produce import Slot
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchError, KafkaBatchHeader, read_batch_header
 from protocol.messages.records import PartitionProduceResponse, TopicProduceData
-from protocol.record_batch import sequence_after
 
 MAX_REMEMBERED: Final = 10_000
 """Partitions of producers and connections; above it the one is forgotten that was refused longest ago."""
@@ -41,8 +40,29 @@ FOR_NOW: Final = frozenset(
 """Refusals after which a producer sends the same batch again."""
 _GAP: Final = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
 
+_MOST_BEHIND: Final = 64
+"""Batches that are told so between two refusals of the first: many times what clients have under way (5 at most)."""
+_HALF: Final = 1 << 30
+"""Sequences from one to another that come behind it: half of those there are, as they begin anew after the last."""
+
 _Place = tuple[int, int, int, str, int]
 """Number of the connection, producer id and epoch, name of the topic or its id in hex, and partition."""
+
+
+class _Refused(NamedTuple):
+    """The first batch of those under way that was refused for now, what it was told, and the batches that were told so."""
+
+    sequence: int
+    code: ErrorCode
+    behind: set[int]
+
+    def is_before(self, sequence: int) -> bool:
+        """Whether a batch with this sequence comes behind it."""
+        return 0 < (sequence - self.sequence) % (2 * _HALF) < _HALF
+
+    def explains(self, sequence: int) -> bool:
+        """Whether a batch with this sequence may have its gap by the refusal, and was not told so since."""
+        return self.is_before(sequence) and sequence not in self.behind and len(self.behind) < _MOST_BEHIND
 
 
 class RefusedBatches:
@@ -50,11 +70,10 @@ class RefusedBatches:
 
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
-        self._after: OrderedDict[_Place, tuple[int, ErrorCode]] = OrderedDict()
-        """The sequence after the last refused batch, and what that was told."""
+        self._first: OrderedDict[_Place, _Refused] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._after)
+        return len(self._first)
 
     def told(
         self, place: tuple[int, str, int], header: KafkaBatchHeader, result: PartitionProduceResponse
@@ -65,21 +84,20 @@ class RefusedBatches:
         """
         connection, topic, index = place
         key = connection, header.producer_id, header.producer_epoch, topic, index
-        code = ErrorCode(result.error_code)
-        if code in _GAP:
-            sequence, earlier = self._after.pop(key, (-1, code))
-            if sequence != header.base_sequence:
-                return result
-            code = earlier
-            text = f"{topic}-{index}: the batch before this one was refused ({code.name}); send that again, then this"
+        first, code, sequence = self._first.get(key), ErrorCode(result.error_code), header.base_sequence
+        if code in _GAP and first is not None and first.explains(sequence):
+            first.behind.add(sequence)
+            text = f"a batch before this one was refused ({first.code.name}): send that again, then this"
             if not result.error_message:  # the answer has no room for texts
                 text = ""
-            result = replace(result, error_code=code, error_message=text)
-        if code in FOR_NOW:
-            self._after[key] = sequence_after(header.base_sequence, header.last_offset_delta + 1), code
-            self._after.move_to_end(key)
-            if len(self._after) > self._most:
-                self._after.popitem(last=False)
+            return replace(result, error_code=first.code, error_message=text)
+        if code in FOR_NOW and (first is None or not first.is_before(sequence)):
+            self._first[key] = _Refused(sequence, code, set())
+            self._first.move_to_end(key)
+            if len(self._first) > self._most:
+                self._first.popitem(last=False)
+        elif not code:
+            self._first.pop(key, None)
         return result
 
     def in_order(self, call: Call, asked: TopicProduceData, records: bytes, slot: Slot) -> Slot:
@@ -91,7 +109,7 @@ class RefusedBatches:
         self, connection: int, topic: str, records: bytes, result: PartitionProduceResponse
     ) -> PartitionProduceResponse:
         """As ``told``, for the batch ``records``. What is no batch of a producer is told its result."""
-        if not result.error_code:
+        if not result.error_code and not self._first:
             return result
         try:
             header = read_batch_header(records)

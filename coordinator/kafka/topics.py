@@ -41,14 +41,21 @@ class _Creation:
         self._describe = node.handlers[native_configs.DescribeConfigsRequest]
 
     def handle(self, call: KafkaCall) -> StepsLeft:
-        """Makes the topics whose replicas the client does not place, then answers with what they have."""
+        """Makes the topics whose replicas the client does not place and whose settings have values, then answers with what
+        they have."""
         request: CreateTopicsRequest = call.message
         asked = native.CreateTopicsRequest(
-            tuple(_wanted(self._node, topic) for topic in request.topics if self._is_placed_here(topic)),
+            tuple(_wanted(self._node, topic) for topic in request.topics if self._refusal(topic) is None),
             request.timeout_ms,
             request.validate_only,
         )
         return call.ask(self._create, asked, lambda response: self._made(call, response))
+
+    def _refusal(self, topic: CreatableTopic) -> tuple[ErrorCode, str] | None:
+        for each in topic.configs:
+            if each.value is None:
+                return ErrorCode.INVALID_CONFIG, f"{each.name[:60]} has no value: leave it out to have the daemon's"
+        return None if self._is_placed_here(topic) else (ErrorCode.INVALID_REPLICA_ASSIGNMENT, _PLACED)
 
     def _is_placed_here(self, topic: CreatableTopic) -> bool:
         """Whether each partition goes where it would go anyway: nothing is said, or the one node that there is."""
@@ -85,11 +92,11 @@ class _Creation:
         request: CreateTopicsRequest = call.message
         results = []
         for topic in {each.name: each for each in request.topics}.values():
-            if topic.name in made:
+            refusal = self._refusal(topic)
+            if refusal is None:
                 results.append(self._result(made[topic.name], configs.get(topic.name, ())))
             else:
-                code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-                results.append(CreatableTopicResult(topic.name, error_code=code, error_message=_PLACED))
+                results.append(CreatableTopicResult(topic.name, error_code=refusal[0], error_message=refusal[1]))
         call.reply(CreateTopicsResponse(topics=results))
 
     def _result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from coordinator.groups.group import Group
 from coordinator.groups.state import GroupState
@@ -39,14 +40,14 @@ def _requests(sources: Sources, snapshot: Snapshot) -> None:
             if counts.seconds is not None:
                 snapshot.add("cohort_request_duration_seconds", counts.seconds.now(), meter.port, api)
             for code, count in sorted(counts.errors.items()):
-                snapshot.add("cohort_request_errors_total", count, meter.port, api, _error_name(code))
+                snapshot.add("cohort_request_errors_total", count, meter.port, api, _error_name(code, meter.names))
 
 
-def _error_name(code: int) -> str:
+def _error_name(code: int, names: Mapping[int, str]) -> str:
     try:
         return ErrorCode(code).name
     except ValueError:
-        return str(code)
+        return names.get(code, str(code))
 
 
 def _server(sources: Sources, snapshot: Snapshot) -> None:

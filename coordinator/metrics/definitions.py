@@ -27,7 +27,8 @@ _ROWS: Final[tuple[tuple[str, Kind, tuple[str, ...], str], ...]] = (
         "cohort_request_errors_total",
         "counter",
         (*_API, "error"),
-        "Error codes of answers as a whole, and of each partition in those about records and offsets; not of members",
+        "Error codes of answers as a whole; of single partitions in Produce, Fetch, ListOffsets, OffsetCommit, "
+        "OffsetDelete, OffsetForLeaderEpoch, TxnOffsetCommit, DeleteRecords",
     ),
     (
         "cohort_request_duration_seconds",

@@ -30,6 +30,8 @@ _FIRST_PAUSE_S: Final = 0.1
 """Before a note is tried again that the disk has refused; each pause is twice the one before, up to the longest."""
 _LONGEST_PAUSE_S: Final = 5.0
 
+_NOT_REGISTERED: Final = "a start before this one was not clean, and has not been registered since"
+
 Flush = Literal["ack", "os"]
 
 
@@ -155,6 +157,8 @@ class NodeIdentity:
         record = None if known is None else known.record
         kept = known is not None and known.flush == "ack"
         cleanliness = judge(record, Found(registered_start, boot_id, kept, lost))
+        if known is not None and known.broker_epoch and cleanliness == Cleanliness(THIS_START, ""):
+            cleanliness = Cleanliness(THIS_START, _NOT_REGISTERED)
         starts = () if record is None else record.starts[-1:]
         if record is not None and registered_start in record.starts:
             starts = (registered_start,)  # those that were never registered since need not be known
@@ -171,8 +175,9 @@ class NodeIdentity:
         begin anew, or the node to be registered after another directory was. Raises as ``begin``."""
         if self._known is not None and self._known.record.clean_since != THIS_START:
             self._known = self._known._replace(record=self._known.record._replace(clean_since=THIS_START))
-        if self._known is not None and self._on_disk is not None:
-            await self._note()
+        async with self._writing:  # a note may be under way that says more
+            if self._known is not None and self._on_disk not in (None, self._known):
+                await self._disk.run(self._written, self._known)
 
     async def registered(self, broker_epoch: int, clean_since: int) -> bool:
         """Notes that this start is registered; returns whether the disk took that, or else ``keep_noting`` tries it again.
@@ -193,7 +198,12 @@ class NodeIdentity:
         while self._on_disk != self._known:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            await self._note()
+            try:
+                await self._note()
+            except WriteInDoubtError:
+                raise
+            except OSError as error:
+                log.warning("node_file_not_removed", error=str(error))
 
     async def stopped(self) -> None:
         """Notes that all that was acknowledged is on disk; nothing else is written later. Raises ``WriteInDoubtError``."""
@@ -290,9 +300,9 @@ def decode(content: bytes) -> NodeFile:
 
 
 def _read(storage: Storage) -> NodeFile | None:
+    storage.sync_directory("")  # a process that was killed may have left a file whose name can be lost, or come back
     if not storage.exists(PATH):
         return None
-    storage.sync_directory("")  # a process that was killed may have left a file whose name can be lost
     return decode(storage.read_file(PATH))
 
 

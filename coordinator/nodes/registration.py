@@ -117,7 +117,7 @@ class Registration:
         self._gone = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._noting: asyncio.Task[None] | None = None
-        """Tries to note the registration on disk, which refused that; ends with the registration."""
+        """Tries to note the last registration on disk, which refused that, also when that is over; ends with ``close``."""
         self._stop_watching: Stop | None = None
 
     # What others ask
@@ -189,7 +189,7 @@ class Registration:
                 await self._catch_up()
 
     async def close(self, timeout_s: float = _REVOKE_S) -> None:
-        """Gives the lease back, so that others take over at once; tries that for ``timeout_s``. Nobody is told.
+        """Gives the lease back, so that others take over at once; tries that for ``timeout_s``. No listener is told.
 
         A note of the registration that is being written is waited for as long, and none is begun any more.
         """
@@ -204,6 +204,7 @@ class Registration:
         if lease is not None:
             await self._revoke(lease, timeout_s)
         if self._noting is not None:
+            self._noting.cancel()
             await asyncio.wait((self._noting,), timeout=timeout_s)
 
     async def _revoke(self, lease: Lease, timeout_s: float) -> None:
@@ -308,8 +309,6 @@ class Registration:
         self._registered = False
         self._valid_until_ms = 0
         self._stop_timer()
-        if self._noting is not None:
-            self._noting.cancel()
 
     def _stop_timer(self) -> None:
         if self._expiry is not None:
@@ -390,7 +389,9 @@ class Registration:
         self._registered, self._told_invalid = True, False
         self._gone.clear()
         self._held(self._granted_ms)
-        if not is_noted:  # until it is, a power cut makes this node one that may have lost everything
+        if not is_noted and (
+            self._noting is None or self._noting.done()
+        ):  # until it is, a power cut makes this node one that may have lost everything
             noting = self._or_fatal(self._identity.keep_noting)
             self._noting = asyncio.create_task(noting, name="cohort-registration-note")
         log.info("node_registered", node=self.me.node, broker_epoch=self.me.broker_epoch, clean_since=clean_since)

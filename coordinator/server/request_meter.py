@@ -3,7 +3,7 @@
 There are more heartbeats than of all other requests together, and each takes some ten microseconds: so their good answer,
 which is one object for all of them, is counted in a plain number where it is sent, and no clock is read for it.
 
-Answers about partitions have an error code for each of them. Each that is one counts, as in Kafka's ErrorsPerSec.
+Some answers have an error code for each partition (``_PARTITIONS``). Each that is one counts, as in Kafka's ErrorsPerSec.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _PARTITIONS: Final[Mapping[str, tuple[str, str]]] = {
     "ListOffsets": ("topics", "partitions"),
     "OffsetCommit": ("topics", "partitions"),
     "TxnOffsetCommit": ("topics", "partitions"),
+    "OffsetDelete": ("topics", "partitions"),
+    "OffsetForLeaderEpoch": ("topics", "partitions"),
     "DeleteRecords": ("topics", "partitions"),
 }
 """Where an answer has its topics, and these their partitions, by API key: the same names in Kafka's messages."""
@@ -65,13 +67,15 @@ class _ByKind(dict[type, ApiCounts]):
 class RequestMeter:
     """Counts the requests that were answered on a port. ``now`` is a clock in seconds, ``port`` a name for the port."""
 
-    __slots__ = ("_counts", "carried_on", "now", "port")
+    __slots__ = ("_counts", "carried_on", "names", "now", "port")
 
     def __init__(self, port: str, now: Callable[[], float]) -> None:
         self.port = port
         self.now = now
+        self.names: Mapping[int, str] = {}
+        """Of error codes that only this port tells, and ``ErrorCode`` does not have."""
         self.carried_on = 0
-        """Heartbeats that were answered with ``CARRY_ON``; counted by whoever sends it, in place of ``answered``."""
+        """Heartbeats that were answered with ``CARRY_ON``; counted where it is sent, in place of ``answered``."""
         self._counts = _ByKind()
 
     def timing(self, handlers: Mapping[type[Request], Handler]) -> dict[type[Request], Handler]:

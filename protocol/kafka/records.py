@@ -256,6 +256,7 @@ def walk(records: bytes, position: int, count: int) -> tuple[list[int], list[int
 
     Raises ``KafkaBatchError`` (INVALID_RECORD) for one that leaves the bytes there are, or is too short for its fields.
     """
+    first_at = position
     starts: list[int] = []
     ends: list[int] = []
     start_at, end_at, size = starts.append, ends.append, len(records)
@@ -275,9 +276,11 @@ def walk(records: bytes, position: int, count: int) -> tuple[list[int], list[int
             start_at(start)
             end_at(position)
     except IndexError as error:
-        raise _too_few_bytes(count, size - position) from error
+        if position <= size:
+            raise _too_few_bytes(count, size - position) from error
     if position > size:
-        raise _leaves(count - 1, starts[-1], size)
+        before = ends[-2] if len(ends) > 1 else first_at
+        raise _leaves(len(ends) - 1, before, size)
     return starts, ends
 
 

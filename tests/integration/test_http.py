@@ -25,6 +25,7 @@ from coordinator.web import server
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.describe_topic_partitions_request import Cursor, DescribeTopicPartitionsRequest
 from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.coordinator.kafka.wire import connected
 from tests.coordinator.metrics.monitoring import expressions
 
@@ -163,6 +164,9 @@ async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_a
             await wire.ask(ApiVersionsRequest(), 0)
             await wire.ask(nowhere, 0)  # its answer has a code for each topic, and there are none
             await wire.ask(ListOffsetsRequest(-1, 0, [offset]), 7)
+            await wire.ask(
+                ProduceRequest(None, -1, 9_000, [TopicProduceData("", b"\1" * 16, [PartitionProduceData()])]), 13
+            )
         samples = await scrape(coordinator)
     assert value(samples, "cohort_requests_total", port="kafka", api="ApiVersions") == 1
     assert value(samples, "cohort_requests_total", port="kafka", api="DescribeTopicPartitions") == 1
@@ -170,6 +174,8 @@ async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_a
     assert value(samples, "cohort_request_errors_total", **labels) == 1
     labels = {"port": "kafka", "api": "ListOffsets", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
     assert value(samples, "cohort_request_errors_total", **labels) == 2
+    labels = {"port": "kafka", "api": "Produce", "error": "UNKNOWN_TOPIC_ID"}
+    assert value(samples, "cohort_request_errors_total", **labels) == 1
 
 
 async def test_the_format_is_the_one_that_is_accepted() -> None:

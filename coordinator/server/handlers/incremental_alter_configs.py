@@ -73,7 +73,10 @@ def _parsed(wanted: AlterableTopicConfigs) -> dict[str, Value | None]:
                 f"operation {entry.config_operation} on {entry.name[:60]} is unknown: use 0 (set) or 1 (delete)",
             )
         if entry.config_operation == SET:
-            changes |= parse_topic_config({entry.name: entry.value or ""})
+            if entry.value is None:
+                text = f"{entry.name[:60]} has no value: to have the daemon's, the operation is 1 (delete)"
+                raise TopicError(ErrorCode.INVALID_CONFIG, text)
+            changes |= parse_topic_config({entry.name: entry.value})
         else:
             check_setting_name(entry.name)
             changes[entry.name] = None

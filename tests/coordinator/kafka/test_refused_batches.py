@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -126,6 +127,30 @@ def test_an_answer_without_room_for_texts_gets_none() -> None:
     assert refused.told((1, "t", 0), header(12), gap) == replace(gap, error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
+@pytest.mark.parametrize("order", list(permutations((12, 14, 16))))
+def test_batches_behind_a_refused_one_are_told_so_in_any_order(order: tuple[int, ...]) -> None:
+    """A disk refuses several batches together, and the next ones are looked at while these are told."""
+    refused = RefusedBatches()
+    for _ in range(3):  # each time that the producer sends all of them again
+        for sequence in (10, *order):
+            code = ErrorCode.KAFKA_STORAGE_ERROR if sequence in (10, 14) else GAPS[0]
+            assert told(refused, header(sequence), code) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_batch_that_is_taken_is_no_reason_any_more() -> None:
+    refused = RefusedBatches()
+    told(refused, header(10), ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert told(refused, header(10), ErrorCode.NONE) == ErrorCode.NONE
+    assert told(refused, header(14), GAPS[0]) == GAPS[0]
+
+
+def test_batches_that_are_told_so_are_bounded() -> None:
+    refused = RefusedBatches()
+    told(refused, header(0), ErrorCode.NOT_ENOUGH_REPLICAS)
+    codes = [told(refused, header(sequence), GAPS[0]) for sequence in range(2, 200, 2)]
+    assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS] * 64 + [GAPS[0]] * 35
+
+
 def test_records_that_are_lost_are_told_at_the_second_attempt() -> None:
     """A batch was refused here, taken by another node and lost there: what follows it can never be taken."""
     refused = RefusedBatches()
@@ -137,7 +162,7 @@ def test_records_that_are_lost_are_told_at_the_second_attempt() -> None:
 
 def test_only_what_follows_the_refused_batch_is_behind_it() -> None:
     refused = RefusedBatches()
-    cases = [(header(14), 1, 0), (header(12, epoch=1), 1, 0), (header(12), 2, 0), (header(12), 1, 1)]
+    cases = [(header(8), 1, 0), (header(12, epoch=1), 1, 0), (header(12), 2, 0), (header(12), 1, 1)]
     for at, connection, index in cases:
         told(refused, header(10), ErrorCode.NOT_ENOUGH_REPLICAS)
         assert told(refused, at, GAPS[0], connection, index) == GAPS[0]

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -61,13 +62,17 @@ class Refusing:
     """A disk that takes no file while it is ``full``, and takes them again after eight pauses."""
 
     def __init__(self, directory: Path) -> None:
-        self.full = False
+        self.full = self.keeps = False
+        """Whether it takes no file, and removes none."""
         self.error: OSError = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.tries = self.at_once = 0
         """How often a file was to be replaced, and how many at most were being replaced at once."""
         self.pauses: list[float] = []
         self.disk = Disk(HookedStorage(directory, self._call), threads=4)
         self._writing = 0
+        self.slow = False
+        """Whether a file that is being written waits until it ``goes_on``."""
+        self.writes, self.goes_on = threading.Event(), threading.Event()
 
     async def pause(self, seconds: float) -> None:
         """In place of ``asyncio.sleep``."""
@@ -75,6 +80,8 @@ class Refusing:
         self.full = len(self.pauses) < 8
 
     def _call(self, operation: str, path: str) -> None:
+        if operation == "remove" and self.keeps:
+            raise self.error
         if operation != "write_file":
             return
         self.tries += 1
@@ -82,6 +89,9 @@ class Refusing:
         self.at_once = max(self.at_once, self._writing)
         try:
             time.sleep(0.01)
+            if self.slow:
+                self.writes.set()
+                self.goes_on.wait(30)
             if self.full:
                 raise self.error
         finally:
@@ -195,7 +205,7 @@ async def test_a_disk_that_takes_no_file_keeps_no_node_from_serving_and_what_wou
     identity, reason = await started(disk, "b2", then)
     assert reason == ""
     full = False
-    assert (await started(disk, "b3"))[1] == told, "nobody knows what that start acknowledged, unless it is on disk"
+    assert (await started(disk, "b3"))[1] == told, "what that start acknowledged may be lost, unless it is on disk"
     disk.close()
 
 
@@ -220,7 +230,8 @@ async def test_what_a_start_finds_lost_is_not_forgotten_when_it_ends_before_it_h
     await asyncio.gather(*(found.not_clean() for _ in range(10)))
     assert refusing.tries == tries + 1, "many logs are lost together"
     identity, reason = await started(refusing.disk)
-    assert (identity.clean_since, reason) == (THIS_START, "")
+    assert identity.clean_since == THIS_START
+    assert reason == "a start before this one was not clean, and has not been registered since"
     await identity.registered(9, 9)
     refusing.full = True
     await (await NodeIdentity.read(refusing.disk)).not_clean()
@@ -274,6 +285,39 @@ async def test_a_registration_that_lost_something_leaves_no_note_of_the_one_befo
     assert content_of(tmp_path).broker_epoch == 5, "that it has all since 5 is still true"
     assert not await identity.registered(12, 12)
     assert not (tmp_path / PATH).exists()
+    refusing.disk.close()
+
+
+async def test_a_note_under_way_does_not_outlive_what_is_known_meanwhile(tmp_path: Path) -> None:
+    """A slow disk writes that all is there since 5 while another directory stands in for the node."""
+    refusing = Refusing(tmp_path)
+    refusing.full = True
+    identity, _ = await started(refusing.disk)
+    assert not await identity.registered(5, 5)
+    refusing.full, refusing.slow = False, True
+    noting = asyncio.create_task(identity.keep_noting())
+    await asyncio.to_thread(refusing.writes.wait, 30)
+    noting.cancel()
+    unclean = asyncio.create_task(identity.not_clean())
+    await asyncio.wait((unclean,), timeout=0.1)
+    assert not unclean.done()
+    refusing.goes_on.set()
+    await unclean
+    assert content_of(tmp_path).record.clean_since == THIS_START
+    refusing.disk.close()
+
+
+async def test_what_is_not_true_and_cannot_be_removed_is_tried_again(tmp_path: Path) -> None:
+    refusing = Refusing(tmp_path)
+    identity, _ = await started(refusing.disk)
+    assert await identity.registered(5, 5)
+    refusing.full = refusing.keeps = True
+    with pytest.raises(OSError, match="No space left"):
+        await identity.registered(12, 12)
+    with patch.object(asyncio, "sleep", refusing.pause):
+        await identity.keep_noting()
+    assert len(refusing.pauses) == 8
+    assert content_of(tmp_path).record.clean_since == 12
     refusing.disk.close()
 
 

@@ -15,9 +15,11 @@ from coordinator.metadata.keys import CLUSTER_FORMAT, live_key
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.nodes import registration
 from coordinator.nodes.cleanliness import THIS_START
+from coordinator.nodes.identity import PATH, decode
 from coordinator.nodes.registration import ABANDON_S, FORMAT, Registration, RegistrationRefusedError, draw_node_id
 from coordinator.replication.partition import Incarnation
 from tests.coordinator.nodes.members import SESSION_MS, Etcd, Member, simulate
+from tests.simulation.disk import Inode
 
 
 def live(member: Member, number: int | None = None) -> dict[str, object]:
@@ -394,35 +396,51 @@ def test_the_note_that_is_tried_again_is_that_of_the_last_registration() -> None
     simulate(scenario)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_nothing_is_noted_any_more_once_a_registration_is_over(lost: bool) -> None:
+def test_nothing_is_noted_any_more_by_a_member_that_is_closed() -> None:
     async def scenario(etcd: Etcd) -> None:
         member = Member(etcd, 1)
         member.disk.fail_writes = 1_000
         await member.start()
         await asyncio.sleep(2)
-        if lost:
-            etcd.trouble(refused=1.0)
-            for known in etcd.world.authority.range("/cohort/sim/live/"):
-                etcd.world.authority.revoke(known.lease)
-            etcd.world.told()
-            await asyncio.sleep(3)
-        else:
-            await member.stop()
+        await member.stop()
         left = member.disk.fail_writes
         await asyncio.sleep(20)
         assert member.disk.fail_writes == left < 1_000 - 2
+
+    simulate(scenario)
+
+
+def test_a_registration_that_is_over_meanwhile_is_noted_as_soon_as_the_disk_takes_it() -> None:
+    """The store is away for long, and power may go too: the node has what it had all the same."""
+
+    async def scenario(etcd: Etcd) -> None:
+        member = Member(etcd, 1)
+        member.disk.fail_writes = 1_000
+        me = await member.start()
+        etcd.trouble(refused=1.0)
+        for known in etcd.world.authority.range("/cohort/sim/live/"):
+            etcd.world.authority.revoke(known.lease)
+        etcd.world.told()
+        await asyncio.sleep(3)
+        assert "lost" in member.told
+        member.disk.fail_writes = 0
+        await asyncio.sleep(6)
+        file = member.disk.root.durable[PATH]
+        assert isinstance(file, Inode)
+        noted = decode(file.durable)
+        assert (noted.broker_epoch, noted.record.clean_since) == (me.broker_epoch, me.broker_epoch)
         etcd.trouble()
         await member.stop()
 
     simulate(scenario)
 
 
-def test_a_node_of_which_the_disk_has_no_one_knows_what_note_is_told_so_when_it_is_tried_again() -> None:
+def test_a_note_in_doubt_ends_the_node() -> None:
     async def scenario(etcd: Etcd) -> None:
         member = Member(etcd, 1)
-        member.disk.fail_writes, member.disk.fail_syncs = 2, 1
+        member.disk.fail_writes = 2
         await member.start()
+        member.disk.fail_syncs = 1
         await asyncio.sleep(1)
         assert len(member.fatal) == 1
         assert member.fatal[0].startswith("it is unknown what the data directory says of this node: ")

@@ -281,6 +281,15 @@ def test_the_name_of_a_header_that_is_no_text_is_read_as_java_does() -> None:
     assert read_records(body, 1).headers == [(("a\ufffdb", None),)]
 
 
+def test_a_record_that_leaves_its_batch_is_named() -> None:
+    body = record(b"\0", 0, 0, -1, 1, b"v", 0)
+    for behind in (b"", body):
+        with pytest.raises(KafkaBatchError, match=f"record 1, at byte {len(body)}, leaves the"):
+            walk(body + b"\x7e\0" + behind, 0, 3)
+        with pytest.raises(KafkaBatchError, match=f"record 1, at byte {len(body)}, leaves the"):
+            walk(body + b"\x7e\0" + behind, 0, 2)
+
+
 def test_times_that_are_none_are_refused() -> None:
     body = record(b"\0", 2**62, 0, -1, -1, 0)
     with pytest.raises(KafkaBatchError, match="is none"):
