@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -19,6 +19,8 @@ from tests.simulation.kafka_client import BY_ID_SINCE, FETCH, Address, KafkaClie
 
 _WAIT_MS: Final = 300
 _LARGEST_BYTES: Final = 1024 * 1024
+SIZES: Final = (300, 2_000, _LARGEST_BYTES)
+"""What readers may ask for of a partition, in bytes: one or two batches, some, all."""
 _SESSION_IS_OVER: Final = frozenset(
     {
         KafkaCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -56,7 +58,7 @@ class Session:
 class Fetcher:
     """Fetches of one reader, with a session at each broker and one request under way there."""
 
-    def __init__(self, client: KafkaClient, *, committed: bool = False) -> None:
+    def __init__(self, client: KafkaClient, *, committed: bool = False, sizes: Sequence[int] = SIZES) -> None:
         self.refused: dict[Partition, str] = {}
         """Partitions that were answered with damage, or as if they ended earlier."""
         self._client = client
@@ -64,7 +66,7 @@ class Fetcher:
         """Whether it reads what is committed only (read_committed)."""
         self._sessions: dict[Address, Session] = {}
         self._under_way: dict[Address, asyncio.Task[dict[Partition, Found]]] = {}
-        self._max_bytes = client.process.random.choice((300, 2_000, _LARGEST_BYTES))
+        self._max_bytes = client.process.random.choice(sizes)
 
     async def fetch(self, positions: Mapping[Partition, int], *, of_all: bool = False) -> dict[Partition, Found]:
         """What there is from these offsets on, at the leaders that answer first, or ``of_all``; nothing of those that fail.

@@ -12,7 +12,7 @@ from protocol.kafka.batch import KafkaBatchError
 from tests.simulation.consumers import TOPIC, make_topic
 from tests.simulation.history import Partition, Sent, name_of
 from tests.simulation.kafka_client import MIDDLE, NEW, OLD, KafkaClient
-from tests.simulation.kafka_fetches import Fetcher, Found
+from tests.simulation.kafka_fetches import SIZES, Fetcher, Found
 from tests.simulation.kafka_members import KafkaMember, Share
 from tests.simulation.kafka_transactions import AbortableError, FencedError, KafkaTransactionalProducer
 from tests.simulation.registry import workload
@@ -149,6 +149,8 @@ class _Transformer(KafkaMember):
     def __init__(self, world: World, process: HostProcess) -> None:
         versions = process.random.choice((MIDDLE, NEW))
         super().__init__(world, process, KAFKA_TRANSFORMERS, (TOPIC,), versions=versions)
+        # A transaction takes half a second: one for each batch would not copy in time what an outage has left.
+        self._fetcher = Fetcher(self._client, sizes=SIZES[1:])
         self._versions = versions
         self._timeout_ms = process.random.choice((1_500, 5_000))
         self._numbers = itertools.count()
