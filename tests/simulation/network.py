@@ -243,7 +243,8 @@ class _Direction:
                 source.lose_later(ConnectionResetError("connection reset by peer"), self._latency())
             return
         if not target.opened:
-            self._schedule(self._latency())
+            # Of a process that is paused thousands may wait, which takes steps and no time.
+            self._schedule(self._latency() if target.process.held is None else _RETRY_S)
             return
         if self._end == _RESET and not self._pieces:
             target.lose_later(ConnectionResetError("connection reset by peer"), 0.0)
