@@ -205,8 +205,8 @@ def _fetched_not(request: OffsetFetchRequest, version: int, code: ErrorCode, tex
         return OffsetFetchResponse(
             groups=[OffsetFetchResponseGroup(group.group_id, error_code=code) for group in request.groups]
         )
-    if version >= _ERROR_SINCE:
-        return OffsetFetchResponse(error_code=code)
+    # From version 2 on Kafka tells the error of the whole, and no partitions. aiokafka does not look there, takes them for
+    # partitions without an offset, and begins anew.
     topics = [
         OffsetFetchResponseTopic(
             topic.name,
@@ -214,7 +214,7 @@ def _fetched_not(request: OffsetFetchRequest, version: int, code: ErrorCode, tex
         )
         for topic in request.topics or ()
     ]
-    return OffsetFetchResponse(topics=topics)
+    return OffsetFetchResponse(topics=topics, error_code=code if version >= _ERROR_SINCE else 0)
 
 
 def offset_delete(node: KafkaNode) -> Translator:

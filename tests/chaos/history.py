@@ -122,6 +122,8 @@ class History:
     group_of: dict[str, str] = field(default_factory=dict)
     auto: set[str] = field(default_factory=set)
     once: set[str] = field(default_factory=set)
+    unordered: set[str] = field(default_factory=set)
+    """Producers that number nothing and have several requests under way, as librdkafka by itself: order is not promised."""
     instance_of: dict[str, str] = field(default_factory=dict)
     joined: dict[str, float] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)

@@ -42,7 +42,7 @@ class ChaosProcess:
         given = {option: value for option, value in self.options.items() if value is not None}
         arguments = (part for option, value in given.items() for part in (f"--{option}", str(value)))
         told: dict[str, Any] = {
-            option: self.options.get(option) for option in ("group", "instance", "commits", "promise")
+            option: self.options.get(option) for option in ("group", "instance", "commits", "promise", "client")
         }
         self._run_ledger.write("process", name=self.name, **told)
         with self._errors.open("wb") as errors:

@@ -79,6 +79,8 @@ def _read_process(history: History, entry: Entry) -> None:
         history.auto.add(name)
     if entry["promise"] == "once":
         history.once.add(name)
+    elif entry.get("client") == "confluent":
+        history.unordered.add(name)
 
 
 def read_producer(history: History, name: str, entries: list[Entry]) -> None:

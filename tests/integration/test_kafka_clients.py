@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import aiokafka
 import pytest
@@ -13,6 +13,9 @@ import pytest
 from client.consumer.consumer import Consumer
 from client.producer.producer import Producer
 from coordinator.embedded import Coordinator
+from coordinator.kafka.calls import KafkaCall
+from coordinator.kafka.offsets import _OffsetFetch
+from protocol.errors import ErrorCode
 
 RECORDS: Final = 300
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -51,6 +54,32 @@ async def test_a_client_writes_and_a_group_reads_and_commits(
             program.kill()
             await program.wait()
     assert program.returncode == 0, said.decode()
+
+
+async def test_a_coordinator_that_is_not_ready_sets_no_reader_of_aiokafka_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks again where its group is, and does not begin anew as one without offsets does."""
+    place, refused = aiokafka.TopicPartition("t", 0), list[ErrorCode]()
+    handle = _OffsetFetch.handle
+
+    def refuse_at_first(translator: _OffsetFetch, call: KafkaCall) -> Any:
+        return call.refuse(refused.pop(), "not yet") if refused else handle(translator, call)
+
+    monkeypatch.setattr(_OffsetFetch, "handle", refuse_at_first)
+    async with asyncio.timeout(60), Coordinator(kafka_port=-1, flush="os", node_id=1) as coordinator:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": coordinator.kafka_address, "group_id": "g", "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        }  # fmt: skip
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=coordinator.kafka_address) as producer:
+            for value in values("v"):
+                await producer.send_and_wait("t", value, partition=0)
+        async with aiokafka.AIOKafkaConsumer("t", **settings) as reader:
+            await reader.getone()
+            await reader.commit({place: 200})
+        refused += [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        async with aiokafka.AIOKafkaConsumer("t", **settings) as reader:
+            assert (await reader.getone()).offset == 200
+        assert not refused
 
 
 async def test_both_kinds_of_clients_read_what_both_kinds_wrote(coordinator: Coordinator) -> None:
