@@ -92,10 +92,9 @@ class _Creation:
         request: CreateTopicsRequest = call.message
         results = []
         for topic in {each.name: each for each in request.topics}.values():
-            refusal = self._refusal(topic)
-            if refusal is None:
+            if topic.name in made:
                 results.append(self._result(made[topic.name], configs.get(topic.name, ())))
-            else:
+            elif (refusal := self._refusal(topic)) is not None:  # else it would have been asked for
                 results.append(CreatableTopicResult(topic.name, error_code=refusal[0], error_message=refusal[1]))
         call.reply(CreateTopicsResponse(topics=results))
 

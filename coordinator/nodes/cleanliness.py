@@ -33,6 +33,8 @@ class Found(NamedTuple):
     """Whether what was acknowledged is on disk (``flush="ack"``), and not in the machine's memory only."""
     lost: bool
     """Whether recovery missed or cut something that was on disk, or a log of the inventory is missing."""
+    was_registered: bool = False
+    """Whether an earlier start of this directory was."""
 
 
 THIS_START: Final = 0
@@ -63,6 +65,8 @@ def _reason(record: NodeRecord | None, found: Found) -> str:
         return "something that was on disk is gone"
     if not is_kept_by_machine(record, found):
         return "the machine was started anew, and what was acknowledged was in its memory only"
+    if found.was_registered and record.clean_since == THIS_START:
+        return "a start before this one was not clean, and has not been registered since"
     return ""
 
 

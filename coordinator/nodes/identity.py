@@ -30,8 +30,6 @@ _FIRST_PAUSE_S: Final = 0.1
 """Before a note is tried again that the disk has refused; each pause is twice the one before, up to the longest."""
 _LONGEST_PAUSE_S: Final = 5.0
 
-_NOT_REGISTERED: Final = "a start before this one was not clean, and has not been registered since"
-
 Flush = Literal["ack", "os"]
 
 
@@ -156,9 +154,8 @@ class NodeIdentity:
         known = self._known
         record = None if known is None else known.record
         kept = known is not None and known.flush == "ack"
-        cleanliness = judge(record, Found(registered_start, boot_id, kept, lost))
-        if known is not None and known.broker_epoch and cleanliness == Cleanliness(THIS_START, ""):
-            cleanliness = Cleanliness(THIS_START, _NOT_REGISTERED)
+        was_registered = known is not None and known.broker_epoch > 0
+        cleanliness = judge(record, Found(registered_start, boot_id, kept, lost, was_registered))
         starts = () if record is None else record.starts[-1:]
         if record is not None and registered_start in record.starts:
             starts = (registered_start,)  # those that were never registered since need not be known
@@ -173,11 +170,12 @@ class NodeIdentity:
     async def not_clean(self) -> None:
         """Notes that this directory may lack what was acknowledged, before that cannot be seen any more: a log is about to
         begin anew, or the node to be registered after another directory was. Raises as ``begin``."""
-        if self._known is not None and self._known.record.clean_since != THIS_START:
-            self._known = self._known._replace(record=self._known.record._replace(clean_since=THIS_START))
+        if self._known is None:
+            return
+        self._known = self._known._replace(record=self._known.record._replace(clean_since=THIS_START))
         async with self._writing:  # a note may be under way that says more
-            if self._known is not None and self._on_disk not in (None, self._known):
-                await self._disk.run(self._written, self._known)
+            if self._on_disk not in (None, self._begun):
+                await self._disk.run(self._written, self._begun)
 
     async def registered(self, broker_epoch: int, clean_since: int) -> bool:
         """Notes that this start is registered; returns whether the disk took that, or else ``keep_noting`` tries it again.

@@ -389,14 +389,17 @@ class Registration:
         self._registered, self._told_invalid = True, False
         self._gone.clear()
         self._held(self._granted_ms)
-        if not is_noted and (
-            self._noting is None or self._noting.done()
-        ):  # until it is, a power cut makes this node one that may have lost everything
-            noting = self._or_fatal(self._identity.keep_noting)
-            self._noting = asyncio.create_task(noting, name="cohort-registration-note")
+        if not is_noted:
+            self._keep_noting()
         log.info("node_registered", node=self.me.node, broker_epoch=self.me.broker_epoch, clean_since=clean_since)
         self._registered_listeners.tell(self.me)
         return True
+
+    def _keep_noting(self) -> None:
+        """Until the registration is noted, a power cut makes this node one that may have lost everything."""
+        if self._noting is None or self._noting.done():
+            noting = self._or_fatal(self._identity.keep_noting)
+            self._noting = asyncio.create_task(noting, name="cohort-registration-note")
 
     async def _remove_former(self, known: KeyValue) -> None:
         """Ends the incarnation before this one, whose process is dead: this one has its data directory."""

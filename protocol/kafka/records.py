@@ -135,27 +135,23 @@ def check_even(records: bytes, position: int, first: int, count: int) -> Checked
     while index < behind:
         two = index >= _OF_ONE_BYTE
         some = min(behind, _OF_TWO_BYTES if two else _OF_ONE_BYTE) - index
-        length = records[position : position + 2]
-        fields_at = position + len(length)
-        if len(length) < 2 or length[0] & 1 or length[1] > 0x7F:
-            return None  # damaged, or of 8 KiB and more: then walking them costs little
-        if length[0] < 0x80:
-            length, fields_at = length[:1], position + 1
-        content = (length[0] & 0x7F | (length[1] << 7 if len(length) > 1 else 0)) >> 1
-        width = len(length) + content
-        end = position + width * some
-        if content < _LEAST_CONTENT_BYTES or end > len(records):
+        try:
+            length, behind_length = varint(records, position)
+        except IndexError:
             return None
-        deltas = records[fields_at + 2 : end : width], records[fields_at + 3 : end : width]
+        fields_at = behind_length - position
+        width = fields_at + length
+        table = records[position : position + width * some]
         if (
-            records[position:end:width] != length[:1] * some
-            or (len(length) > 1 and records[position + 1 : end : width] != length[1:] * some)
-            or deltas[0] != low[index : index + some]
-            or (two and deltas[1] != high[index : index + some])
+            length < _LEAST_CONTENT_BYTES
+            or len(table) < width * some
+            or any(table[at::width] != table[at : at + 1] * some for at in range(fields_at))
+            or table[fields_at + 2 :: width] != low[index : index + some]
+            or (two and table[fields_at + 3 :: width] != high[index : index + some])
         ):
             return None
-        times += records[fields_at + 1 : end : width]
-        index, position = index + some, end
+        times += table[fields_at + 1 :: width]
+        index, position = index + some, position + len(table)
     if times.translate(None, _NOT_NEGATIVE):
         return None
     return Checked(position, min(times) >> 1, max(times) >> 1)

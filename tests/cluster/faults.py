@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any, Final
 
 from tests.chaos.registry import FAULTS as OF_ONE_NODE
@@ -42,56 +43,53 @@ def _picked(world: OnCluster, pick: float) -> Node:
     return world.nodes.nodes[int(pick * len(world.nodes.nodes))]
 
 
-def _busy(node: Node) -> str:
-    """On a machine where starts take long, faults that wait for their turn would last beyond the end of the run."""
-    return f"node {node.number} has another fault"
+def node_fault(*, low_s: float, high_s: float) -> Callable[[Callable[..., Awaitable[None]]], Act]:
+    """Registers a fault of one node that runs. It is left out where another is under way: on a machine where starts take
+    long, faults that wait for their turn would last beyond the end of the run."""
+
+    def register(act: Callable[[OnCluster, Node, float], Awaitable[None]]) -> Act:
+        @wraps(act)
+        async def at_node(world: OnCluster, pick: float, duration_s: float) -> str:
+            node = _picked(world, pick)
+            if node.turn.locked():
+                return f"node {node.number} has another fault"
+            async with node.turn:
+                if node.running:
+                    await act(world, node, duration_s)
+            return f"node {node.number}"
+
+        return fault(low_s=low_s, high_s=high_s)(at_node)
+
+    return register
 
 
-@fault(low_s=0.0, high_s=8.0)
-async def kill_node(world: OnCluster, pick: float, duration_s: float) -> str:
+@node_fault(low_s=0.0, high_s=8.0)
+async def kill_node(world: OnCluster, node: Node, duration_s: float) -> None:
     """SIGKILL, and a new start on the same directory."""
-    node = _picked(world, pick)
-    if node.turn.locked():
-        return _busy(node)
-    async with node.turn:
-        if node.running:
-            await world.nodes.kill(node)
-            await asyncio.sleep(duration_s)
-            await world.nodes.start_node(node)
-    return f"node {node.number}"
+    await world.nodes.kill(node)
+    await asyncio.sleep(duration_s)
+    await world.nodes.start_node(node)
 
 
-@fault(low_s=0.0, high_s=3.0)
-async def restart_node(world: OnCluster, pick: float, duration_s: float) -> str:
+@node_fault(low_s=0.0, high_s=3.0)
+async def restart_node(world: OnCluster, node: Node, duration_s: float) -> None:
     """SIGTERM, and a new start."""
-    node = _picked(world, pick)
-    if node.turn.locked():
-        return _busy(node)
-    async with node.turn:
-        if node.running:
-            status = await world.nodes.terminate(node)
-            if status != 0:
-                text = f"ended with {status} after SIGTERM: {node.output[-8:]}"
-                world.ledger.write("crash", name=f"node {node.number}", text=text)
-            await asyncio.sleep(duration_s)
-            await world.nodes.start_node(node)
-    return f"node {node.number}"
+    status = await world.nodes.terminate(node)
+    if status != 0:
+        text = f"ended with {status} after SIGTERM: {node.output[-8:]}"
+        world.ledger.write("crash", name=f"node {node.number}", text=text)
+    await asyncio.sleep(duration_s)
+    await world.nodes.start_node(node)
 
 
-@fault(low_s=1.0, high_s=8.0)
-async def stop_node(world: OnCluster, pick: float, duration_s: float) -> str:
+@node_fault(low_s=1.0, high_s=8.0)
+async def stop_node(world: OnCluster, node: Node, duration_s: float) -> None:
     """SIGSTOP, SIGCONT: a node that does not know what it missed, and may think that it leads."""
-    node = _picked(world, pick)
-    if node.turn.locked():
-        return _busy(node)
-    async with node.turn:
-        if node.running:
-            world.nodes.pause(node)
-            try:
-                await asyncio.sleep(duration_s)
-            finally:
-                world.nodes.resume(node)
-    return f"node {node.number}"
+    world.nodes.pause(node)
+    try:
+        await asyncio.sleep(duration_s)
+    finally:
+        world.nodes.resume(node)
 
 
 @fault(low_s=0.5, high_s=3.0)

@@ -22,6 +22,14 @@ async def stand_still(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
 
 
+def subscribed(daemon: DaemonProcess, assignor: type[Assignor]) -> tuple[Consumer, Journal]:
+    """A consumer that has not been started, and what its program is told."""
+    journal = Journal()
+    consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **BRIEF)
+    consumer.subscribe(["t"], listener=journal)
+    return consumer, journal
+
+
 @pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
 async def test_a_program_is_not_told_of_an_assignment_that_is_over_when_it_wakes_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assignor: type[Assignor]
@@ -29,9 +37,7 @@ async def test_a_program_is_not_told_of_an_assignment_that_is_over_when_it_wakes
     with DaemonProcess(tmp_path) as daemon:
         await create(daemon.address, t=2)
         await fill(daemon.address, "t", range(4))
-        journal = Journal()
-        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **BRIEF)
-        consumer.subscribe(["t"], listener=journal)
+        consumer, journal = subscribed(daemon, assignor)
         resolve = consumer._positions.resolve
         suspended: list[asyncio.Future[None]] = []
 
@@ -56,9 +62,7 @@ async def test_a_program_is_told_no_end_of_what_it_was_not_told_of(
     """The consumer is stopped while it asks where it goes on, and has no answer."""
     with DaemonProcess(tmp_path) as daemon:
         await create(daemon.address, t=2)
-        journal = Journal()
-        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **BRIEF)
-        consumer.subscribe(["t"], listener=journal)
+        consumer, journal = subscribed(daemon, assignor)
         asks = asyncio.Event()
 
         async def resolve(*args: Any, **kwargs: Any) -> None:

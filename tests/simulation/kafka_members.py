@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -34,7 +34,7 @@ from protocol.subscription import (
 )
 from tests.simulation.history import Committed, HandedOut, Partition
 from tests.simulation.kafka_client import INSTANCES_SINCE, JOIN_GROUP, OLD, KafkaClient, Trouble, name_of_code
-from tests.simulation.kafka_fetches import Fetcher
+from tests.simulation.kafka_fetches import SIZES, Fetcher
 from tests.simulation.ownership import look_for_another_owner
 from tests.simulation.world import HostProcess, World
 
@@ -80,6 +80,7 @@ class KafkaMember:
         *,
         static: bool = True,
         versions: Mapping[int, int] | None = None,
+        sizes: Sequence[int] = SIZES,
     ) -> None:
         self.group = group
         self.process = process
@@ -88,7 +89,7 @@ class KafkaMember:
         self._world = world
         self._topics = topics
         self._client = KafkaClient(process, topics, process.random.choice((1.0, 3.0)), versions)
-        self._fetcher = Fetcher(self._client)
+        self._fetcher = Fetcher(self._client, sizes=sizes)
         self._member_id = ""
         self._dealt: dict[str, int] | None = None
         """The numbers of partitions that this member, as the leader, dealt out last."""

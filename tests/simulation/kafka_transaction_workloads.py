@@ -148,9 +148,8 @@ class _Transformer(KafkaMember):
 
     def __init__(self, world: World, process: HostProcess) -> None:
         versions = process.random.choice((MIDDLE, NEW))
-        super().__init__(world, process, KAFKA_TRANSFORMERS, (TOPIC,), versions=versions)
         # A transaction takes half a second: one for each batch would not copy in time what an outage has left.
-        self._fetcher = Fetcher(self._client, sizes=SIZES[1:])
+        super().__init__(world, process, KAFKA_TRANSFORMERS, (TOPIC,), versions=versions, sizes=SIZES[1:])
         self._versions = versions
         self._timeout_ms = process.random.choice((1_500, 5_000))
         self._numbers = itertools.count()

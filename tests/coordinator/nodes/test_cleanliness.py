@@ -33,6 +33,7 @@ def test_a_node_stays_clean(record: NodeRecord, found: Found) -> None:
         (RECORD, SAME._replace(lost=True), "was on disk is gone"),
         (RECORD, SAME._replace(boot_id="boot 2", flush_at_acknowledgement=False), "the machine was started anew"),
         (RECORD._replace(stopped_cleanly=True), SAME._replace(registered_start="c"), "an old image"),
+        (RECORD._replace(clean_since=THIS_START), SAME._replace(was_registered=True), "has not been registered since"),
     ],
 )
 def test_a_node_is_clean_since_this_start_only(record: NodeRecord | None, found: Found, why: str) -> None:

@@ -98,6 +98,15 @@ class Refusing:
             self._writing -= 1
 
 
+async def not_noted(tmp_path: Path) -> tuple[Refusing, NodeIdentity]:
+    """A node that is registered, on a full disk."""
+    refusing = Refusing(tmp_path)
+    identity, _ = await started(refusing.disk)
+    refusing.full = True
+    assert not await identity.registered(5, 3)
+    return refusing, identity
+
+
 def content_of(tmp_path: Path) -> NodeFile:
     return decode((tmp_path / PATH).read_bytes())
 
@@ -241,10 +250,7 @@ async def test_what_a_start_finds_lost_is_not_forgotten_when_it_ends_before_it_h
 
 
 async def test_a_registration_that_the_disk_refuses_to_note_is_noted_as_soon_as_it_takes_that(tmp_path: Path) -> None:
-    refusing = Refusing(tmp_path)
-    identity, _ = await started(refusing.disk)
-    refusing.full = True
-    assert not await identity.registered(5, 3)
+    refusing, identity = await not_noted(tmp_path)
     with patch.object(asyncio, "sleep", refusing.pause):
         await identity.keep_noting()
     assert refusing.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -256,10 +262,7 @@ async def test_a_registration_that_the_disk_refuses_to_note_is_noted_as_soon_as_
 
 
 async def test_a_note_that_waits_is_replaced_by_the_next_and_by_that_of_a_stop(tmp_path: Path) -> None:
-    refusing = Refusing(tmp_path)
-    identity, _ = await started(refusing.disk)
-    refusing.full = True
-    assert not await identity.registered(5, 3)
+    refusing, identity = await not_noted(tmp_path)
     keeping = asyncio.create_task(identity.keep_noting())
     refusing.full = False
     assert all(await asyncio.gather(*(identity.registered(broker_epoch, 3) for broker_epoch in (7, 8, 9))))
