@@ -26,7 +26,8 @@ log = get_logger()
 REFUSALS: Final = 2
 BETWEEN_S: Final = 0.1
 _RETRY_S: Final = 1.0
-"""Between attempts to reach a node that does not refuse, or that was never reached."""
+"""At most, between attempts to reach a node that does not refuse, or that was never reached. The first ones come sooner: a
+node that has just registered turns connections away until it knows its broker epoch itself."""
 
 
 class Line(Protocol):
@@ -101,6 +102,7 @@ class QuickFailover:
     async def _watch(self, peer: Incarnation) -> None:
         refused = 0
         was_there = False
+        retry_s = BETWEEN_S
         while refused < REFUSALS:
             try:
                 line = await self._connect(peer.node)
@@ -110,9 +112,11 @@ class QuickFailover:
                 )
                 refused = refused + 1 if was_there and is_refused else 0
                 if refused < REFUSALS:
-                    await asyncio.sleep(BETWEEN_S if refused else _RETRY_S)
+                    await asyncio.sleep(BETWEEN_S if refused else retry_s)
+                if not refused:
+                    retry_s = min(2 * retry_s, _RETRY_S)
             else:
-                was_there, refused = True, 0
+                was_there, refused, retry_s = True, 0, BETWEEN_S
                 await _lost(line)
         await self._remove(peer)
 

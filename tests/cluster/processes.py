@@ -154,10 +154,12 @@ class Nodes:
 
     async def start_node(self, node: Node) -> None:
         """Starts one (again)."""
+        for proxy in self._peers_towards(node):
+            await proxy.accept()  # a node listens before it registers: no other one is refused between
         async with asyncio.timeout(START_TIMEOUT_S):
             await asyncio.to_thread(node.start)
         node.running = True
-        for proxy in self._towards(node):
+        for proxy in node.for_clients:
             await proxy.accept()
 
     async def kill(self, node: Node) -> None:
@@ -219,7 +221,10 @@ class Nodes:
             proxy.reset(1.0)
 
     def _towards(self, node: Node) -> list[Proxy]:
-        return [*node.for_clients, *(other.to_nodes[node.number] for other in self.nodes if other is not node)]
+        return [*node.for_clients, *self._peers_towards(node)]
+
+    def _peers_towards(self, node: Node) -> list[Proxy]:
+        return [other.to_nodes[node.number] for other in self.nodes if other is not node]
 
     async def _refuse(self, node: Node) -> None:
         for proxy in self._towards(node):

@@ -43,7 +43,7 @@ OLD: Final[Versions] = {
 }
 """What clients of Kafka 2.1 send: they know neither MEMBER_ID_REQUIRED (KIP-394) nor static members (KIP-345)."""
 _SEVERAL_LEAVE_SINCE: Final = 3
-_GROUPS_SINCE: Final = 8
+GROUPS_SINCE: Final = 8
 NAMES_PROTOCOL_SINCE: Final = 5
 """The version of SyncGroup that names the protocol and its type (KIP-559)."""
 _OF_THE_MEMBER: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
@@ -107,7 +107,7 @@ def _written_of_offsets(request: Request, version: int) -> Message:
                 if request.topics is None
                 else [(each.name, list(each.partition_indexes)) for each in request.topics]
             )
-            if version < _GROUPS_SINCE:
+            if version < GROUPS_SINCE:
                 asked = None if named is None else [fetch.OffsetFetchRequestTopic(*each) for each in named]
                 return fetch.OffsetFetchRequest(request.group_id, asked, require_stable=request.require_stable)
             several = (
@@ -177,7 +177,7 @@ def _read_of_offsets(request: Request, version: int, answer: Any) -> Response:
             for topic in answer.topics
         ]
         return offsets.OffsetDeleteResponse(answer.error_code, tuple(gone))
-    of_group = answer.groups[0] if version >= _GROUPS_SINCE else answer
+    of_group = answer.groups[0] if version >= GROUPS_SINCE else answer
     found = [
         offsets.FetchedOffsetTopic(
             topic.name,

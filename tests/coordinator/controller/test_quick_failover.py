@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from coordinator.controller.quick_failover import Line
 from coordinator.metadata.store import MetadataUnavailableError
 from tests.coordinator.controller.nodes import Judge, Node, controller_of, soon, started
 from tests.coordinator.controller.test_runner import FAILOVER_S, leads, stop_all
@@ -32,6 +33,42 @@ def test_a_process_that_is_killed_is_replaced_at_once(of: str) -> None:
         assert victim.registration.me == me
         await asyncio.sleep(5)
         assert victim.registration.me == me, "the one that started again is let alone"
+        judge.check()
+        await stop_all(nodes)
+
+    simulate(scenario)
+
+
+def test_a_process_that_is_killed_soon_after_its_start_is_replaced_at_once() -> None:
+    """The first connection may come before the node itself knows that it is registered, and is turned away."""
+
+    async def scenario(etcd: Etcd) -> None:
+        judge = Judge(etcd.world.authority)
+        nodes = await started(etcd, 3, connected=True)
+        await asyncio.sleep(2)
+        controller = controller_of(nodes)
+        victim = next(node for node in nodes if node is not controller)
+        topic = await controller.make_topic("t", [(victim.number, controller.number)] * 20, 1)
+        victim.kill()
+        await soon(lambda: all(leads(controller, topic, index) == controller.number for index in range(20)), 0.6)
+        quick = controller.controller._quick_failover
+        assert quick is not None
+        connect, attempts = quick._connect, 0
+
+        async def turned_away_at_first(number: int) -> Line:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                raise ConnectionResetError("another broker epoch was expected")
+            return await connect(number)
+
+        quick._connect = turned_away_at_first
+        await victim.start()
+        await asyncio.sleep(0.5)
+        assert attempts == 2
+        assert victim.number in controller.catalog.nodes
+        victim.kill()
+        await soon(lambda: victim.number not in controller.catalog.nodes, 0.6)
         judge.check()
         await stop_all(nodes)
 

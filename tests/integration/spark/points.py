@@ -30,6 +30,13 @@ def taken(directory: Path, point: str, what: str) -> Path | None:
     return mine.rename(directory / f"{point}.{what}.taken")
 
 
+def tell(file: Path, text: str) -> None:
+    """Writes a file that another process waits for: it is there with all of its text."""
+    mine = file.with_suffix(f".{os.getpid()}.telling")
+    mine.write_text(text)
+    mine.rename(file)
+
+
 def reach(directory: Path, point: str) -> None:
     """Called by the process that is at ``point``: it is held there, or fails, if a file says so."""
     if taken(directory, point, "fail") is not None:

@@ -35,6 +35,8 @@ def slowly(trouble: Path, batches: Iterator[Any]) -> Iterator[Any]:
 
     from pyspark import TaskContext
 
+    from tests.integration.spark.points import tell
+
     context = TaskContext.get()
     assert context is not None
     hurt = context.attemptNumber() == 0 and context.partitionId() == 0 and trouble.exists()
@@ -42,7 +44,7 @@ def slowly(trouble: Path, batches: Iterator[Any]) -> Iterator[Any]:
     if hurt and trouble.name == "fail":
         raise RuntimeError("a task fails after it has handed on its rows")
     if hurt:
-        trouble.with_suffix(".pid").write_text(str(os.getppid()))
+        tell(trouble.with_suffix(".pid"), str(os.getppid()))
         sleep(240)
 
 

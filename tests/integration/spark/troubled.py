@@ -21,7 +21,7 @@ from client.spark.options import sink_options, source_options
 from client.spark.sink import CohortStreamWriter, Written
 from client.spark.source import CohortDataSource
 from client.spark.stream import CohortStreamReader
-from tests.integration.spark.points import an_attempt, reach, taken
+from tests.integration.spark.points import an_attempt, reach, taken, tell
 
 _DAWDLES_S: Final = 1.5
 
@@ -85,7 +85,7 @@ class TroubledWriter(CohortStreamWriter):
     def _tell_of_the_zombie(self, text: str) -> None:
         """What became of it; then it ends."""
         if self.zombie is not None:
-            self.zombie.with_suffix(".ended").write_text(text)
+            tell(self.zombie.with_suffix(".ended"), text)
             os._exit(0)
 
 
