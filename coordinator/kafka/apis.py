@@ -25,14 +25,15 @@ from coordinator.kafka import (
 from coordinator.kafka.calls import Api
 from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.kafka.refused_batches import RefusedBatches
 
 
-def apis(node: KafkaNode, heartbeats: Heartbeats) -> Mapping[int, Api]:
+def apis(node: KafkaNode, heartbeats: Heartbeats, refused: RefusedBatches) -> Mapping[int, Api]:
     """By API key."""
     served: dict[int, Api] = {}
     altering = configs.alter_configs(node)
     table = (
-        Api(0, 3, 13, producers.produce(node)),
+        Api(0, 3, 13, producers.produce(node, refused)),
         Api(1, 4, 18, fetch.fetch(node)),
         Api(2, 1, 10, offsets.list_offsets(node)),
         Api(3, 0, 13, cluster.metadata(node)),

@@ -273,11 +273,14 @@ class _Alteration:
 
     def _change(self, topic: str, name: str, operation: int, value: str | None) -> native.AlterableConfig:
         stored = stored_name(self._node, topic, name)
-        if operation in (_APPEND, _SUBTRACT) and name == "cleanup.policy":
+        changes_words = operation in (_APPEND, _SUBTRACT)
+        if changes_words and value is None:
+            return native.AlterableConfig(stored, native.SET, None)  # which is refused
+        if changes_words and value is not None and name == "cleanup.policy":
             catalog = self._node.node.catalog
             known = catalog.topics.get(topic)
             now = _words(catalog.config(known).cleanup_policy) if known is not None else []
-            given = _words(value or "")
+            given = _words(value)
             wanted = (
                 [*now, *(each for each in given if each not in now)]
                 if operation == _APPEND

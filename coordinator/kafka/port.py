@@ -14,6 +14,7 @@ from coordinator.kafka.codec import KafkaCodec
 from coordinator.kafka.codes import CODE_NAMES
 from coordinator.kafka.heartbeats import Heartbeats
 from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.kafka.refused_batches import RefusedBatches
 from coordinator.log_output import get_logger
 from coordinator.server.call import Handler, StepsLeft
 from coordinator.server.connection import Port
@@ -51,8 +52,8 @@ def kafka_port(
             "numpy"
         )  # the records of batches are checked at once where it is loaded, and then in half the time
     kafka = KafkaNode(node, handlers, new_id)
-    heartbeats = Heartbeats(kafka)
-    served = apis(kafka, heartbeats)
+    heartbeats, refused = Heartbeats(kafka), RefusedBatches()
+    served = apis(kafka, heartbeats, refused)
     now = None
     if meter is not None:
         now, meter.names = meter.now, CODE_NAMES
@@ -67,4 +68,4 @@ def kafka_port(
             tell_failure(call)
             return None
 
-    return Port(lambda: KafkaCodec(node.settings.max_frame_bytes, served), KafkaCall, handle, meter)
+    return Port(lambda: KafkaCodec(node.settings.max_frame_bytes, served), KafkaCall, handle, meter, refused.forget)

@@ -44,11 +44,11 @@ _LEADERS_SINCE: Final = 10
 class _Produce:
     """Batches are appended."""
 
-    def __init__(self, node: KafkaNode) -> None:
+    def __init__(self, node: KafkaNode, refused: RefusedBatches) -> None:
         inner = node.node
         led = LedPartitions(inner.catalog, inner.logs, inner.membership)
         transactions, admission = inner.transactions, BatchAdmission(inner.metadata)
-        self._node, self._refused = node, RefusedBatches()
+        self._node, self._refused = node, refused
 
         def handler(*, keeps_epoch: bool) -> Handler:
             return ProduceHandler(
@@ -59,7 +59,7 @@ class _Produce:
                 inner.wall_ms,
                 admission,
                 keeps_epoch=keeps_epoch,
-                in_order=self._refused.in_order,
+                in_order=refused.in_order,
             ).handle
 
         self._handle, self._handle_under_kept_epoch = handler(keeps_epoch=False), handler(keeps_epoch=True)
@@ -149,9 +149,9 @@ def _no_such_id(topic: TopicProduceData) -> str:
     return f"there is no topic with the id {topic.topic_id.hex()}"
 
 
-def produce(node: KafkaNode) -> Translator:
+def produce(node: KafkaNode, refused: RefusedBatches) -> Translator:
     """See ``_Produce``."""
-    return Translator(ProduceRequest, _Produce(node).handle, _produced_not)
+    return Translator(ProduceRequest, _Produce(node, refused).handle, _produced_not)
 
 
 def _produced(told: native_records.PartitionProduceResponse, version: int) -> PartitionProduceResponse:

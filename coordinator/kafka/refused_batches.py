@@ -8,7 +8,9 @@ with ``enable.idempotence``. A batch behind the refused one is told here what th
 again in their order.
 
 Only batches of the same connection are behind it: they were under way together. Each of them is told so once for each time
-that the first is refused, so that a gap of another cause is told at the second attempt at the latest.
+that the first is refused, so that a gap of another cause is told at the second attempt at the latest. The first is over when
+it is taken, or one behind it is. One behind it that is refused by itself for the second time is the first from then on: a
+producer sends the first again before, so another node has taken that meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from coordinator.server.handlers.produce import Slot
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchError, KafkaBatchHeader, read_batch_header
 from protocol.messages.records import PartitionProduceResponse, TopicProduceData
+from protocol.names import is_topic_name
 
 MAX_REMEMBERED: Final = 10_000
 """Partitions of producers and connections; above it the one is forgotten that was refused longest ago."""
@@ -61,7 +64,7 @@ class _Refused(NamedTuple):
         return 0 < (sequence - self.sequence) % (2 * _HALF) < _HALF
 
     def explains(self, sequence: int) -> bool:
-        """Whether a batch with this sequence may have its gap by the refusal, and was not told so since."""
+        """Whether a batch with this sequence is refused for its sake, and was not told so since."""
         return self.is_before(sequence) and sequence not in self.behind and len(self.behind) < _MOST_BEHIND
 
 
@@ -71,9 +74,16 @@ class RefusedBatches:
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
         self._first: OrderedDict[_Place, _Refused] = OrderedDict()
+        self._places: dict[int, set[_Place]] = {}
+        """Of connections, by number."""
 
     def __len__(self) -> int:
         return len(self._first)
+
+    def forget(self, connection: int) -> None:
+        """A connection has ended: nothing is under way on it."""
+        for place in self._places.pop(connection, ()):
+            del self._first[place]
 
     def told(
         self, place: tuple[int, str, int], header: KafkaBatchHeader, result: PartitionProduceResponse
@@ -91,25 +101,31 @@ class RefusedBatches:
             if not result.error_message:  # the answer has no room for texts
                 text = ""
             return replace(result, error_code=first.code, error_message=text)
-        if code in FOR_NOW and (first is None or not first.is_before(sequence)):
-            self._first[key] = _Refused(sequence, code, set())
-            self._first.move_to_end(key)
-            if len(self._first) > self._most:
-                self._first.popitem(last=False)
-        elif not code:
-            self._first.pop(key, None)
+        if code in FOR_NOW:
+            if first is not None and first.explains(sequence):
+                first.behind.add(sequence)
+            elif is_topic_name(topic):
+                self._remember(key, _Refused(sequence, code, set()))
+        elif not code and first is not None and (sequence == first.sequence or first.is_before(sequence)):
+            self._drop(key)
         return result
 
     def in_order(self, call: Call, asked: TopicProduceData, records: bytes, slot: Slot) -> Slot:
         """The place for the result of the batch ``records``, which is told what ``told`` says."""
         topic = asked.topic_id or asked.name
-        return lambda result: slot(self.looked_at(call.connection.number, topic, records, result))
+
+        def looked_at(result: PartitionProduceResponse) -> None:
+            if call.open:  # or the client is gone, and what is remembered of it
+                result = self.looked_at(call.connection.number, topic, records, result)
+            slot(result)
+
+        return looked_at
 
     def looked_at(
         self, connection: int, topic: str, records: bytes, result: PartitionProduceResponse
     ) -> PartitionProduceResponse:
         """As ``told``, for the batch ``records``. What is no batch of a producer is told its result."""
-        if not result.error_code and not self._first:
+        if not result.error_code and connection not in self._places:
             return result
         try:
             header = read_batch_header(records)
@@ -118,3 +134,17 @@ class RefusedBatches:
         if header.producer_id < 0:
             return result
         return self.told((connection, topic, result.index), header, result)
+
+    def _remember(self, place: _Place, refused: _Refused) -> None:
+        self._first[place] = refused
+        self._first.move_to_end(place)
+        self._places.setdefault(place[0], set()).add(place)
+        if len(self._first) > self._most:
+            self._drop(next(iter(self._first)))
+
+    def _drop(self, place: _Place) -> None:
+        del self._first[place]
+        places = self._places[place[0]]
+        places.remove(place)
+        if not places:
+            del self._places[place[0]]

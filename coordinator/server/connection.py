@@ -51,6 +51,8 @@ class Port(Generic[CallT]):
     handle: Handle[CallT]
     meter: RequestMeter | None = None
     """Counts its requests; None where that is not asked for. ``handle`` notes when a call that is timed begins."""
+    on_closed: Callable[[int], object] = lambda number: None
+    """Called with the number of each of its connections that has ended."""
 
 
 class ConnectionOwner(Protocol):
@@ -99,6 +101,7 @@ class Connection(asyncio.Protocol):
         """Whether the transport is read."""
         self._listener = listener
         self._handle = port.handle
+        self._on_closed = port.on_closed
         self.meter = port.meter
         self.received = 0
         """Bytes that came from the client."""
@@ -161,6 +164,7 @@ class Connection(asyncio.Protocol):
         self._uncongested.set()
         for call in self.wire.abandon():
             call.abandon()
+        self._on_closed(self.number)
         self._listener.forget(self)
 
     def data_received(self, data: bytes) -> None:

@@ -13,6 +13,8 @@ from typing import Final
 from tests.chaos.world import World
 
 Act = Callable[[World, float, float], Awaitable[str]]
+LEFT_OUT: Final = ""
+"""What a fault returns that has hit nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ FAULTS: Final[dict[str, Fault]] = {}
 
 
 def fault(*, breaks: bool, low_s: float = 0.5, high_s: float = 3.0) -> Callable[[Act], Act]:
-    """Registers a fault under its function's name. The function returns whom it hit."""
+    """Registers a fault under its function's name. The function returns whom it hit, or ``LEFT_OUT``."""
 
     def register(act: Act) -> Act:
         name = act.__name__.replace("_", "-")

@@ -19,7 +19,7 @@ from tests.chaos.groups import ChaosGroup
 from tests.chaos.ledger import now, read
 from tests.chaos.member import STATIC_SESSION_TIMEOUT_MS
 from tests.chaos.processes import ChaosProcess
-from tests.chaos.registry import FAULTS, Fault
+from tests.chaos.registry import FAULTS, LEFT_OUT, Fault
 from tests.chaos.schedule import Step
 from tests.chaos.world import TOPICS, World
 
@@ -105,7 +105,10 @@ async def _act(world: World, step: Step, start: float, say: Say, fault: Fault) -
     began = now()
     say(f"{began - start:7.1f} s  {step.kind} for {step.duration_s:.1f} s")
     target = await fault.act(world, step.pick, step.duration_s)
-    world.ledger.write("fault", kind=step.kind, start=began, target=target, breaks=fault.breaks)
+    if target == LEFT_OUT:
+        say(f"{now() - start:7.1f} s  {step.kind} is left out")
+    else:
+        world.ledger.write("fault", kind=step.kind, start=began, target=target, breaks=fault.breaks)
 
 
 async def heal(world: World) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
 
 from tests.chaos.registry import FAULTS as OF_ONE_NODE
-from tests.chaos.registry import Act, Fault
+from tests.chaos.registry import LEFT_OUT, Act, Fault
 from tests.chaos.schedule import MODULES
 from tests.chaos.world import World
 from tests.cluster.processes import Node
@@ -43,6 +44,21 @@ def _picked(world: OnCluster, pick: float) -> Node:
     return world.nodes.nodes[int(pick * len(world.nodes.nodes))]
 
 
+@contextmanager
+def _alone(nodes: Sequence[Node]) -> Iterator[bool]:
+    """Gives whether no fault of these nodes is under way; then none begins before the end."""
+    if any(node.in_fault for node in nodes):
+        yield False
+        return
+    for node in nodes:
+        node.in_fault = True
+    try:
+        yield True
+    finally:
+        for node in nodes:
+            node.in_fault = False
+
+
 def node_fault(*, low_s: float, high_s: float) -> Callable[[Callable[..., Awaitable[None]]], Act]:
     """Registers a fault of one node that runs. It is left out where another is under way: on a machine where starts take
     long, faults that wait for their turn would last beyond the end of the run."""
@@ -51,10 +67,12 @@ def node_fault(*, low_s: float, high_s: float) -> Callable[[Callable[..., Awaita
         @wraps(act)
         async def at_node(world: OnCluster, pick: float, duration_s: float) -> str:
             node = _picked(world, pick)
-            if node.turn.locked():
-                return f"node {node.number} has another fault"
-            async with node.turn:
-                if node.running:
+            with _alone([node]) as alone:
+                if not alone:
+                    return LEFT_OUT
+                async with node.turn:
+                    if not node.running:
+                        return LEFT_OUT
                     await act(world, node, duration_s)
             return f"node {node.number}"
 
@@ -96,12 +114,15 @@ async def stop_node(world: OnCluster, node: Node, duration_s: float) -> None:
 async def kill_all_nodes(world: OnCluster, pick: float, duration_s: float) -> str:
     """SIGKILL to all at once; they come back one after the other, in any order."""
     nodes = list(world.nodes.nodes)
-    async with nodes[0].turn, nodes[1].turn, nodes[2].turn:
-        living = [node for node in nodes if node.running]
-        await asyncio.gather(*(world.nodes.kill(node) for node in living))
-        await asyncio.sleep(duration_s)
-        for node in sorted(living, key=lambda node: (node.number * (1 + int(pick * 5))) % 7):
-            await world.nodes.start_node(node)
+    with _alone(nodes) as alone:
+        if not alone:
+            return LEFT_OUT
+        async with nodes[0].turn, nodes[1].turn, nodes[2].turn:
+            living = [node for node in nodes if node.running]
+            await asyncio.gather(*(world.nodes.kill(node) for node in living))
+            await asyncio.sleep(duration_s)
+            for node in sorted(living, key=lambda node: (node.number * (1 + int(pick * 5))) % 7):
+                await world.nodes.start_node(node)
     return f"{len(living)} nodes"
 
 

@@ -80,6 +80,7 @@ class Node(DaemonProcess):
         self.metadata_url = ""
         self.running = False
         self.turn = asyncio.Lock()
+        self.in_fault = False
 
     @property
     def public_address(self) -> str:

@@ -75,7 +75,7 @@ def _parsed(wanted: AlterableTopicConfigs) -> dict[str, Value | None]:
         if entry.config_operation == SET:
             if entry.value is None:
                 text = f"{entry.name[:60]} has no value: to have the daemon's, the operation is 1 (delete)"
-                raise TopicError(ErrorCode.INVALID_CONFIG, text)
+                raise TopicError(ErrorCode.INVALID_REQUEST, text)
             changes |= parse_topic_config({entry.name: entry.value})
         else:
             check_setting_name(entry.name)

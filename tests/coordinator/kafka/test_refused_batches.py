@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -142,6 +144,77 @@ def test_a_batch_that_is_taken_is_no_reason_any_more() -> None:
     told(refused, header(10), ErrorCode.NOT_ENOUGH_REPLICAS)
     assert told(refused, header(10), ErrorCode.NONE) == ErrorCode.NONE
     assert told(refused, header(14), GAPS[0]) == GAPS[0]
+
+
+def test_a_batch_before_it_that_is_taken_ends_nothing() -> None:
+    """The first waits for its followers, the disk refuses the second, and the followers come before the third does."""
+    refused = RefusedBatches()
+    told(refused, header(10), ErrorCode.KAFKA_STORAGE_ERROR)
+    assert told(refused, header(8), ErrorCode.NONE) == ErrorCode.NONE
+    assert told(refused, header(12), GAPS[0]) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_batch_behind_it_that_is_taken_ends_it() -> None:
+    """Another node has taken the first."""
+    refused = RefusedBatches()
+    told(refused, header(10), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert told(refused, header(12), ErrorCode.NONE) == ErrorCode.NONE
+    assert told(refused, header(16), GAPS[0]) == GAPS[0]
+    assert len(refused) == 0
+
+
+def test_one_that_was_taken_elsewhere_gives_way_to_the_one_that_is_refused_now() -> None:
+    """What comes behind that is told so each time that it is refused; the first time still by the earlier one."""
+    refused = RefusedBatches()
+    told(refused, header(10), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    for _ in range(4):  # the leader is another node in between
+        assert told(refused, header(20), ErrorCode.NOT_ENOUGH_REPLICAS) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert told(refused, header(22), GAPS[0]) in FOR_NOW
+    assert told(refused, header(22), GAPS[0]) == GAPS[0]
+
+
+def test_many_that_are_refused_by_themselves_do_not_end_it() -> None:
+    refused = RefusedBatches()
+    for _ in range(2):
+        for sequence in range(0, 400, 2):
+            assert told(refused, header(sequence), ErrorCode.KAFKA_STORAGE_ERROR) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert told(refused, header(400), GAPS[0]) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_connection_that_has_ended_has_nothing_under_way() -> None:
+    refused = RefusedBatches(most=3)
+    for connection in (1, 2):
+        told(refused, header(10), ErrorCode.NOT_LEADER_OR_FOLLOWER, connection)
+    refused.forget(1)
+    refused.forget(3)
+    assert len(refused) == 1
+    assert told(refused, header(12), GAPS[0], connection=1) == GAPS[0]
+    assert told(refused, header(12), GAPS[0], connection=2) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_what_is_remembered_of_a_connection_goes_with_it(
+    running: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, told_by = list[RefusedBatches](), RefusedBatches.told
+
+    def noted(refused: RefusedBatches, *asked: Any) -> PartitionProduceResponse:
+        seen.append(refused)
+        return told_by(refused, *asked)
+
+    monkeypatch.setattr(RefusedBatches, "told", noted)
+    async with connected(running.kafka_address) as wire:
+        assert await produce(wire, 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert len(seen[0]) == 1
+    async with asyncio.timeout(10):
+        while len(seen[0]):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "\U0001f600", "a/b", ""])
+def test_names_that_no_topic_can_have_are_not_remembered(name: str) -> None:
+    refused = RefusedBatches()
+    refused.told((1, name, 0), header(10), PartitionProduceResponse(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert len(refused) == 0
 
 
 def test_batches_that_are_told_so_are_bounded() -> None:
