@@ -69,8 +69,8 @@ def snapshot_integers(snapshot: Snapshot) -> list[int]:
     """For each producer its id, its epoch, how many batches, first offset and start of its open transaction (-1 without
     one), its kept epoch (-1 without one) if any of them has one, and the five numbers of each batch.
 
-    In the order of their last batches, as a scan of the log finds them: one whose last append was refused and taken back
-    may stand elsewhere in memory.
+    In the order of their last batches, as a scan of the log finds them. In memory one may stand elsewhere whose last append
+    was refused and taken back, or one that keeps its epoch: where its last end marker is.
     """
     numbers: list[int] = []
     with_kept_epochs = format_of(snapshot) is WITH_KEPT_EPOCHS

@@ -362,16 +362,21 @@ def _open_directory(
 
 
 def what_is_known(recovered: Recovered) -> dict[str, Any]:
-    """All that an opened log knows, but for the times of appends, which no scan can find."""
+    """All that an opened log knows, but for the times of appends, which no scan can find.
+
+    A snapshot has producers in the order of their last batches. A scan has those that keep their epoch where the marker of
+    their last transaction is.
+    """
     active = recovered.segments[-1]
     assert active.index is not None
+    producers = sorted(recovered.producers, key=lambda entry: entry[1].batches[-1].base_offset)
     return {
         "segments": [
             (segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp)
             for segment in recovered.segments
         ],
         "index": active.index.integers(0, 0, 0, 0),
-        "producers": [(producer_id, state._replace(transaction=None)) for producer_id, state in recovered.producers],
+        "producers": [(producer_id, state._replace(transaction=None)) for producer_id, state in producers],
         "transactions": [transaction[:-1] for transaction in recovered.producers.transactions.open()],
         "start": recovered.start_offset,
         "checkpoint": recovered.checkpoint,
