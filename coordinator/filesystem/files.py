@@ -9,7 +9,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -37,16 +37,25 @@ def sync_data(descriptor: int) -> None:
     macOS has no fdatasync, and its fsync leaves data in the drive's cache: there ``F_FULLFSYNC`` is what reaches the disk
     (fsync(2) of macOS), except on file systems that do not know it.
     """
+    _full_sync(descriptor, _sync)
+
+
+def sync_all(descriptor: int) -> None:
+    """As ``sync_data``, with all that the file system notes of it: for directories, and for files that replace others."""
+    _full_sync(descriptor, os.fsync)
+
+
+def _full_sync(descriptor: int, otherwise: Callable[[int], None]) -> None:
     full_sync = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is None:
-        _sync(descriptor)
+        otherwise(descriptor)
         return
     try:
         fcntl.fcntl(descriptor, full_sync)
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
             raise
-        _sync(descriptor)
+        otherwise(descriptor)
 
 
 def _sync(descriptor: int) -> None:
@@ -290,7 +299,7 @@ def _naming(path: str) -> Iterator[None]:
 
 def _sync_replacement(descriptor: int, path: str) -> None:
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     except OSError as error:
         if error.errno == errno.EIO:
             raise in_doubt(path, error) from error
@@ -312,7 +321,7 @@ def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _naming(path):
-            os.fsync(descriptor)
+            sync_all(descriptor)
     finally:
         os.close(descriptor)
 

@@ -15,29 +15,27 @@ from coordinator.filesystem import files
 from tests.integration.cohort_command import ROOT
 
 CORE = (
+    "tests/coordinator/filesystem",
     "tests/coordinator/log/test_partition.py",
-    "tests/coordinator/log/test_recovery.py",
+    "tests/coordinator/inspection/test_check.py",
     "tests/integration/test_idempotence.py",
+    "tests/integration/test_process_variants.py",
+    "tests/integration/test_consumer_groups.py",
+    "tests/integration/test_static_members.py",
+    "tests/integration/test_member.py",
+    "tests/integration/test_producer.py",
+    "tests/integration/test_running.py",
 )
-"""Files, logs, and a daemon in the process of the test with producers and groups."""
+"""Files, logs and their check; daemons in the process of the test and in their own; members and clients; signals."""
 
 
-@pytest.mark.timeout(400)
-def test_the_core_works_without_what_macos_lacks() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "tests.as_on_macos",
-        "-p",
-        "no:cacheprovider",
-        *CORE,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=360, cwd=ROOT)
+@pytest.mark.timeout(540)
+def test_the_core_works_without_what_macos_lacks(tmp_path: Path) -> None:
+    """Every process of these tests is without it, daemons too: each imports ``sitecustomize`` as it starts."""
+    (tmp_path / "sitecustomize.py").write_text("import tests.as_on_macos")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *CORE]
+    without = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=ROOT, env=without)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 
@@ -68,6 +66,27 @@ def test_where_a_drive_has_to_be_told_to_sync_it_is(
     files.sync_data(7)
     assert asked == [(7, 51)]
     assert other == synced
+
+
+def test_files_that_replace_others_and_directories_are_told_to_the_drive_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def full_sync(descriptor: int, command: int) -> int:
+        assert command == 51
+        asked.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return 0
+
+    storage = files.FileStorage(tmp_path)
+    storage.make_directory("t-0")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full_sync)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("it leaves what was written in the drive's cache"))
+    storage.write_file("t-0/f", b"x")
+    assert len(asked) == 2
+    assert asked[0].startswith(f"{tmp_path}/t-0/f")
+    assert asked[1] == f"{tmp_path}/t-0"
 
 
 def test_a_drive_that_fails_to_sync_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

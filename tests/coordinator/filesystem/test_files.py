@@ -151,7 +151,7 @@ def failing(number: int) -> Callable[..., object]:
     [
         ("writev", lambda storage, file: file.append([b"x"])),
         ("pread", lambda storage, file: file.read(0, 1)),
-        ("fdatasync", lambda storage, file: file.sync()),
+        ("fdatasync" if hasattr(os, "fdatasync") else "fsync", lambda storage, file: file.sync()),
         ("ftruncate", lambda storage, file: file.truncate(0)),
         ("fstat", lambda storage, file: file.size()),
         ("fsync", lambda storage, file: storage.write_file("t-0/f", b"x")),
