@@ -17,11 +17,12 @@ from aiocohort.tracing import TracedConsumer, TracedProducer
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_current_span
 
 import client.tracing
 from client import (
     Admin,
+    CohortError,
     CommitFailedError,
     Consumer,
     ConsumerRecord,
@@ -455,3 +456,47 @@ def test_the_settings_that_types_know_are_those_there_are() -> None:
         assert found.pop("tracer_provider") == "Any"
         expected.pop("self")
         assert found == expected
+
+
+async def test_an_output_that_its_topic_refuses_ends_its_span_as_failed() -> None:
+    spans = Spans()
+    async with Coordinator() as c:
+        async with Admin(c.address) as admin:
+            await admin.create_topics({"lines": 1})
+            await admin.create_topics({"words": 1}, {"max.message.bytes": "1000"})
+        async with Producer(c.address) as source:
+            await source.send_and_wait("lines", b"a")
+        async with Producer(c.address, transactional_id="t") as producer, traced(c.address, spans) as consumer:
+            with pytest.raises(CohortError):
+                await consumer.process(
+                    lambda record: Output("words", b"x" * 5_000), producer=producer, commit_interval_ms=10
+                )
+    (refused,) = spans.named("send words")
+    assert refused.status.status_code is StatusCode.ERROR
+    assert not spans.named("commit t")
+
+
+async def test_where_no_spans_are_recorded_headers_stay_as_they_are() -> None:
+    own = (("traceparent", b"of another"),)
+    provider = NoOpTracerProvider()
+    async with coordinator(lines=1, words=1) as address:
+        async with TracedProducer(address, tracer_provider=provider) as source:
+            await source.send_and_wait("lines", b"a", headers=own)
+            await source.send_many("lines", [b"b"])
+        consumer = TracedConsumer(
+            "lines", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest", tracer_provider=provider
+        )
+        async with (
+            Producer(address, transactional_id="t") as producer,
+            consumer,
+            Consumer("words", bootstrap_servers=address, auto_offset_reset="earliest") as reader,
+        ):
+            working = asyncio.create_task(
+                consumer.process(
+                    lambda record: Output("words", record.value, headers=record.headers), producer=producer
+                )
+            )
+            async with asyncio.timeout(20):
+                records = [await reader.getone() for _ in range(2)]
+            await ended(working)
+    assert [record.headers for record in records] == [own, ()]
