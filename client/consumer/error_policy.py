@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from client.errors import RecordDeserializationError
+from client.producer.acknowledgements import RecordFuture
 from client.producer.producer import EXIT_ON_ERROR_MS, Producer
-from client.types.records import ConsumerRecord, Output
+from client.types.records import ConsumerRecord, Headers, Output
+from client.types.spans import Spans
 
 Verdict = Literal["raise", "skip", "retry"]
 
@@ -133,11 +136,15 @@ def dead_letter_headers(
 
 
 class DeadLetters:
-    """Writes dead letters, with a producer that is started for the first of them."""
+    """Writes dead letters, with a producer that is started for the first of them.
 
-    def __init__(self, new_producer: Callable[[], Producer], group_id: str | None) -> None:
+    ``spans`` is told of each; None where nobody traces.
+    """
+
+    def __init__(self, new_producer: Callable[[], Producer], group_id: str | None, spans: Spans | None = None) -> None:
         self._new_producer = new_producer
         self._group_id = group_id
+        self._spans = spans
         self._producer: Producer | None = None
         self._starting = asyncio.Lock()
 
@@ -158,7 +165,11 @@ class DeadLetters:
         sent = []
         for record in records:
             topic, value, key, _, headers = self.output(letter, record, error, attempts)
-            sent.append(await self._producer.send(topic, value, key, headers=headers))
+            if self._spans is None:
+                sent.append(await self._producer.send(topic, value, key, headers=headers))
+            else:
+                send = partial(_send, self._producer, topic, value, key)
+                sent.append(await self._spans.sending(topic, headers, send))
         await asyncio.gather(*sent)
 
     async def stop(self) -> None:
@@ -170,3 +181,7 @@ class DeadLetters:
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.stop(timeout_ms=EXIT_ON_ERROR_MS)
+
+
+async def _send(producer: Producer, topic: str, value: Any, key: Any, headers: Headers) -> RecordFuture:
+    return await producer.send(topic, value, key, headers=headers)

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from client.errors import CommitFailedError, HandlerError, RecordDeserialization
 from client.group import Progress, call_program
 from client.log import get_logger
 from client.types.records import ConsumerRecord, Output
+from client.types.spans import Spans
 
 Handler = Callable[[Any], Awaitable[Any] | Any]
 """Of a record, or of a list of them where batches are handled. What it returns counts with a producer only: ``Output``s,
@@ -40,7 +42,8 @@ class HandlerCalls:
 
     ``pool`` has threads for handlers that are plain functions; None calls them on the event loop. ``still_ours`` tells
     whether the group is settled and leaves a partition with this consumer. ``fail`` is told what ends ``process``. With
-    ``transactions`` what handlers return is sent, and so are dead letters.
+    ``transactions`` what handlers return is sent, and so are dead letters. ``spans`` is told of the calls; None where nobody
+    traces.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class HandlerCalls:
         dead_letters: DeadLetters,
         random: Random,
         still_ours: Callable[[PartitionState], bool],
+        spans: Spans | None = None,
     ) -> None:
         self.batch = batch
         self.transactions: OutputTransactions | None = None
@@ -66,6 +70,7 @@ class HandlerCalls:
         self._dead_letters = dead_letters
         self._random = random
         self._still_ours = still_ours
+        self._spans = spans
         self._by_record = batch is None and pool is None
         self._what = "the handler of process()" if batch is None else "the handler of process_batch()"
 
@@ -80,7 +85,11 @@ class HandlerCalls:
                 self.progress.begin(task)
             error: Exception | None = undecoded
             if error is None:
-                error = await self._call_handler(task)
+                error = await (
+                    self._call_handler(task) if self._spans is None else self._call_in_span(task, self._spans)
+                )
+            else:
+                task.span = None
             if error is None:
                 return True
             if task.cancelled:
@@ -104,6 +113,15 @@ class HandlerCalls:
         if self._pool is not None:
             return in_thread(self._pool, self._handler, given)
         return self._handler(given)
+
+    async def _call_in_span(self, task: HandlerTask, spans: Spans) -> Exception | None:
+        """``_call_handler`` in a span, as what handlers return is sent in."""
+        with spans.process(task.records, batch=self.batch is not None) as span:
+            task.span = span
+            error = await self._call_handler(task)
+            if error is not None:
+                span.failed(error)
+        return error
 
     async def _call_handler(self, task: HandlerTask) -> Exception | None:
         """What the handler raised, or what cannot be sent of that which it returned."""
@@ -142,7 +160,9 @@ class HandlerCalls:
                 policy = policy.then
             if isinstance(policy, DeadLetter):
                 what = f"writing of a dead letter to {policy.topic!r}"
-                await self._keep_aside(task, policy, [task.stored(record) for record in records], error, failures)
+                stored = [task.stored(record) for record in records]
+                with nullcontext() if self._spans is None else self._spans.following(task.span, records[0]):
+                    await self._keep_aside(task, policy, stored, error, failures)
         except _OnErrorFailed as failed:
             what, policy, error = "on_error callback", "raise", failed.error
         except Exception as failed:

@@ -15,6 +15,7 @@ from client.consumer.partition import FetchedBatch, PartitionState
 from client.errors import RecordDeserializationError
 from client.producer.outputs import PreparedOutputs
 from client.types.records import ConsumerRecord
+from client.types.spans import ProcessSpan
 
 _KEYED_RECORDS: Final = 1_000
 """How many records of a partition are taken, from the first that is not done on, when those of different keys overtake each
@@ -47,7 +48,8 @@ class HandlerTask:
     """A task that calls the handler for one record, or one batch, after the other.
 
     ``records`` are those in work, ``origins`` the batches that they came from. ``pausing``: the handler is not at work on
-    them at the moment. Failures of the same record are counted in ``failures``.
+    them at the moment. Failures of the same record are counted in ``failures``. ``span`` is that of the latest call, of a
+    consumer that is traced.
     """
 
     decodes_anew = False
@@ -65,6 +67,7 @@ class HandlerTask:
         self.cancelled = False
         self.interrupted = False
         self.outputs: PreparedOutputs | None = None
+        self.span: ProcessSpan | None = None
         self.round = 0
         self._epoch = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,7 @@ from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.transport.group_offsets import offset_commit_topics
 from client.types.records import ConsumerRecord, OffsetAndMetadata
+from client.types.spans import Spans
 from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
@@ -79,6 +80,8 @@ class OffsetCommits:
         """Called when there is something for ``raise_error``."""
         self.by_transactions = False
         """Whether offsets are committed with the outputs of ``process`` and in no other way."""
+        self.spans: Spans | None = None
+        """Told of each commit that is sent; None where nobody traces."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -88,7 +91,7 @@ class OffsetCommits:
     def sibling(self, assignment: Assignment, membership: Membership | None) -> OffsetCommits:
         """Commits of what was split off this one's assignment, in turn with its own."""
         made = OffsetCommits(self._cluster, assignment, self._settings, lambda: membership, self.topic_id)
-        made._turn = self._turn
+        made._turn, made.spans = self._turn, self.spans
         return made
 
     def end(self) -> None:
@@ -199,7 +202,9 @@ class OffsetCommits:
             # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
             done = self.done(state for state in self._assignment.states.values() if state.done != state.committed)
             self._check_group()
-            await self._store(done, {tp: self._assignment.states[tp] for tp in done}, deadline)
+            states = {tp: self._assignment.states[tp] for tp in done}
+            with nullcontext() if self.spans is None else self.spans.unattended():
+                await self._store(done, states, deadline)
 
     def _check_group(self) -> None:
         if self._settings.group_id is None:
@@ -227,10 +232,20 @@ class OffsetCommits:
         states: Mapping[TopicPartition, PartitionState],
         deadline: Deadline,
     ) -> None:
-        """Commits as the member that holds ``states``, from one generation to the next if it goes on holding them."""
-        membership = self._membership()
+        """Commits ``offsets``, if there are any."""
         if not offsets:
             return
+        with nullcontext() if self.spans is None else self.spans.commit(self._settings.group_id):
+            await self._store_as_holder(offsets, states, deadline)
+
+    async def _store_as_holder(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        states: Mapping[TopicPartition, PartitionState],
+        deadline: Deadline,
+    ) -> None:
+        """Commits as the member that holds ``states``, from one generation to the next if it goes on holding them."""
+        membership = self._membership()
         if membership is None:
             refused = await self._request(offsets, None, None, deadline)
             if refused:

@@ -27,6 +27,7 @@ from client.log import get_logger
 from client.producer.producer import Producer
 from client.transport.deadline import Deadline
 from client.transport.retry import Backoff
+from client.types.spans import Spans
 
 _LAST_COMMIT_MS: Final = 5_000
 
@@ -61,6 +62,8 @@ class Process:
         self._random = random
         self._workers: Workers | None = None
         self._unfinished: list[PartitionWorker] = []
+        self.spans: Spans | None = None
+        """Told of handlers, and of what is sent for them; None where nobody traces."""
 
     async def run(self, handler: Handler, options: ProcessOptions) -> None:
         """See ``Consumer.process`` and ``Consumer.process_batch``."""
@@ -115,9 +118,10 @@ class Process:
             self._assignment,
             batch=options.batch,
             pool=pool,
-            dead_letters=DeadLetters(self._new_producer, self._settings.group_id),
+            dead_letters=DeadLetters(self._new_producer, self._settings.group_id, self.spans),
             random=self._random,
             still_ours=self._still_ours,
+            spans=self.spans,
         )
         return Workers(
             calls,
@@ -140,6 +144,7 @@ class Process:
             backoff=Backoff(Random(self._random.getrandbits(64))),
             fail=workers.fail,
             on_change=self._positions.changed,
+            spans=self.spans,
         )
 
     def _new_producer(self) -> Producer:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from client.consumer.assignment import Assignment
@@ -34,12 +34,13 @@ from client.errors import (
 )
 from client.group import Membership, Session
 from client.log import get_logger
-from client.producer.outputs import OutputQueue, PreparedOutputs
+from client.producer.outputs import OutputQueue, PreparedOutputs, TracedOutputQueue
 from client.producer.producer import Producer
 from client.transactions.transaction import ABORT_WAIT_S, Transaction
 from client.transport.deadline import Deadline
 from client.transport.retry import Backoff
 from client.types.records import GroupMetadata, OffsetAndMetadata
+from client.types.spans import Spans
 from protocol.subscription import TopicPartition
 
 _LOOK_EVERY_S: Final = 1.0
@@ -55,7 +56,7 @@ class OutputTransactions:
 
     ``accepting`` tells whether records may be taken, ``round`` how many aborts there were: what was taken in an earlier
     round is not done. ``fail`` is told what ends ``process``, ``on_change`` that positions have moved or that records may be
-    taken again.
+    taken again. ``spans`` is told of outputs and commits unless the producer is traced by itself.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class OutputTransactions:
         backoff: Backoff,
         fail: Callable[[BaseException], None],
         on_change: Callable[[], None],
+        spans: Spans | None = None,
     ) -> None:
         self.accepting = False
         self.round = 0
         self._producer = producer
         self._transactions = producer._transactional()
-        self._outputs = OutputQueue(producer)
+        self._spans = producer._spans or spans
+        self._outputs = OutputQueue(producer) if self._spans is None else TracedOutputQueue(producer, self._spans)
         self._interval_s = interval_ms / 1000
         self._assignment = assignment
         self._commits = commits
@@ -136,7 +139,7 @@ class OutputTransactions:
     def start(self) -> None:
         """Begins; needs a running loop."""
         self._producer._lent = True
-        self._transactions.on_close = self._producer_stopped
+        self._transactions.on_close, self._transactions.spans = self._producer_stopped, self._spans
         self._task = asyncio.create_task(self._run(), name=f"cohort-transactions-{self._settings.client_id}")
 
     def lose(self) -> None:
@@ -180,7 +183,7 @@ class OutputTransactions:
             decided = opened.outcome == "aborted"
         self._go_back(decided=decided)
         self._producer._lent = False
-        self._transactions.on_close = None
+        self._transactions.on_close, self._transactions.spans = None, self._producer._spans
         self._commits.by_transactions = False
 
     # --- the task -------------------------------------------------------------------------------------------------------
@@ -262,6 +265,10 @@ class OutputTransactions:
                 self._release()
                 if not at_once:
                     return
+        with nullcontext() if self._spans is None else self._spans.unattended():
+            await self._commit_open(at_once=at_once)
+
+    async def _commit_open(self, *, at_once: bool) -> None:
         transaction, metadata = self._transaction, self._metadata()
         assert transaction is not None, "one was begun"
         if not self._has_offsets(at_once=at_once):

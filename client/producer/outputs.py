@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from client.errors import RecordTooLargeError
+from client.errors import CohortError, RecordTooLargeError
 from client.producer.acknowledgements import BulkAcknowledgement, Timestamps
 from client.producer.batch import (
     BULK_RECORD_MEMORY_BYTES,
@@ -21,11 +21,11 @@ from client.producer.batch import (
 from client.producer.partition_queue import PartitionQueue
 from client.producer.serialization import checked_headers, to_bytes
 from client.types.records import Output
+from client.types.spans import SendSpan, Spans
 from protocol.columns import Headers
 from protocol.subscription import TopicPartition
 
 if TYPE_CHECKING:
-    from client.errors import CohortError
     from client.producer.producer import Producer
 
 
@@ -35,6 +35,7 @@ class _Record(NamedTuple):
     value: bytes | None
     headers: Headers
     size: int
+    span: SendSpan | None
 
 
 class PreparedOutputs(NamedTuple):
@@ -91,11 +92,13 @@ class OutputQueue:
         producer, accumulator = self._producer, self._producer._accumulator
         assert accumulator is not None, "the producer is started"
         now_ms = producer._clock()
-        for queue, key, value, headers, size in prepared.records:
+        for queue, key, value, headers, size, span in prepared.records:
             batch = queue.open
             if batch is None or batch.size + size > producer._limits.batch_bytes:
                 batch = accumulator.next_batch(queue)
             heard = self._acknowledgement if size < _LARGE_BYTES else _Large(self, source, offset)
+            if span is not None:
+                heard = _Traced(heard, span)
             batch.append_unheard(key, value, now_ms, headers, size, heard)
 
     def discard(self, prepared: PreparedOutputs) -> None:
@@ -121,7 +124,40 @@ class OutputQueue:
         if size > producer._limits.record_bytes:
             raise producer._limits.too_large(topic, size)
         chosen = target.choose(key, value, size) if partition is None else target.checked(partition)
-        return _Record(target.queues[chosen], key, value, checked, size)
+        return _Record(target.queues[chosen], key, value, checked, size, None)
+
+
+class TracedOutputQueue(OutputQueue):
+    """The same, with a span for each output, whose context travels with it."""
+
+    def __init__(self, producer: Producer, spans: Spans) -> None:
+        super().__init__(producer)
+        self._spans = spans
+
+    async def prepare(self, returned: object, *, serialized: bool = False) -> PreparedOutputs:
+        """As ``OutputQueue.prepare``. The spans begin here, and are children of the one that is current."""
+        begun: list[SendSpan] = []
+        try:
+            outputs = []
+            for output in _outputs_of(returned):
+                headers = checked_headers(output.headers)[0] if output.headers else ()
+                begun.append(self._spans.send(output.topic, headers))
+                outputs.append(output._replace(headers=begun[-1].headers))
+            records, memory = await super().prepare(outputs, serialized=serialized)
+        except BaseException as error:
+            for span in begun:
+                span.failed(error)
+            raise
+        return PreparedOutputs(
+            [record._replace(span=span) for record, span in zip(records, begun, strict=True)], memory
+        )
+
+    def discard(self, prepared: PreparedOutputs) -> None:
+        """As ``OutputQueue.discard``."""
+        super().discard(prepared)
+        for record in prepared.records:
+            if record.span is not None:
+                record.span.failed(CohortError("it was not sent: the record that it was made of is not done"))
 
 
 class _Unheard(BulkAcknowledgement):
@@ -153,6 +189,28 @@ class _Large(_Unheard):
     def fail(self, count: int, error: CohortError) -> None:
         """It was refused, or failed with its transaction."""
         self._queue.refused = self._queue.refused or self._source
+
+
+class _Traced(_Unheard):
+    """What the outcome of one output is told whose span ends with it; ``heard`` is told the same."""
+
+    __slots__ = ("_heard", "_span")
+
+    def __init__(self, heard: _Unheard, span: SendSpan) -> None:
+        self._heard = heard
+        self._span = span
+
+    def deliver(
+        self, indexes: Sequence[int], partition: TopicPartition, base_offset: int, timestamp_ms: Timestamps
+    ) -> None:
+        """It is stored, in an open transaction."""
+        self._heard.deliver(indexes, partition, base_offset, timestamp_ms)
+        self._span.sent(partition.partition, base_offset)
+
+    def fail(self, count: int, error: CohortError) -> None:
+        """It was refused, or failed with its transaction."""
+        self._heard.fail(count, error)
+        self._span.failed(error)
 
 
 def _outputs_of(returned: object) -> Sequence[Output]:

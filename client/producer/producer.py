@@ -16,11 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Generic, Self
 
-from client.errors import (
-    ClosedError,
-    IllegalStateError,
-    RequestTimedOutError,
-)
+from client.errors import ClosedError, IllegalStateError, RequestTimedOutError
 from client.log import get_logger
 from client.option_names import explains_options
 from client.producer.accumulator import YIELD_AFTER_RECORDS, Accumulator, BulkRecords
@@ -60,6 +56,7 @@ from client.transport.metadata import Topology
 from client.types.metrics import ProducerMetrics
 from client.types.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
 from client.types.serdes import AnySerializer, K, V, bound_serializer
+from client.types.spans import Spans
 from protocol.columns import Headers
 from protocol.compression import Compression
 from protocol.messages import ApiKey
@@ -175,6 +172,7 @@ class Producer(Generic[K, V]):
         self._known_topics: dict[str, ProducedTopic] = {}
         self._topics = self._known_topics
         self._lent = False  # to process(), which alone sends with it
+        self._spans: Spans | None = None  # of one that is traced
         self._let_in(not transactional)
         self._lookups = TopicLookups(self._cluster, delivery_timeout_ms)
         self._sender: Sender | None = None
@@ -235,7 +233,7 @@ class Producer(Generic[K, V]):
         assert self._identity is not None, "transactions need idempotence"
         records = TransactionalRecords(self._identity, sender, accumulator, self._let_in)
         transactions = Transactions(self._cluster, identity, records, self._settings.delivery_timeout_ms)
-        sender.on_failure = transactions.failed
+        sender.on_failure, transactions.spans = transactions.failed, self._spans
         return transactions
 
     def _let_in(self, taken: bool) -> None:

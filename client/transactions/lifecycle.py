@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -34,6 +34,7 @@ from client.transport.cluster import Cluster
 from client.transport.connection import ToldExchange
 from client.transport.deadline import Deadline
 from client.types.records import GroupMetadata, OffsetAndMetadata
+from client.types.spans import Spans
 from protocol.messages.transactions import NO_VERSION, EndTxnResponse, UnacknowledgedTopic
 from protocol.subscription import TopicPartition
 
@@ -113,6 +114,8 @@ class Transactions:
         self._closed = False
         self.on_close: Callable[[], None] | None = None
         """Called when the producer is stopped."""
+        self.spans: Spans | None = None
+        """Told of each commit that is sent, and of offsets; None where nobody traces."""
 
     @property
     def committed_version(self) -> int:
@@ -181,8 +184,9 @@ class Transactions:
         within the timeout, the fatal error when there is one.
         """
         if self._ending is not None and transaction is self.last and transaction.outcome is None:
-            await self.settle()  # the same call again, after one that was not answered
-            self._raise_unless_committed(transaction)
+            with self._commit_span(transaction):
+                await self.settle()  # the same call again, after one that was not answered
+                self._raise_unless_committed(transaction)
             return
         self._check_open_to_end(transaction)
         transaction.ending = True
@@ -205,9 +209,15 @@ class Transactions:
         if not self._records.used and not transaction.has_offsets and transaction.version == NO_VERSION:
             self._ended(transaction, "committed")
             return
-        self._end(transaction, Question.COMMIT, unacknowledged or ())
-        await self._wait(None)
-        self._raise_unless_committed(transaction)
+        with self._commit_span(transaction):
+            self._end(transaction, Question.COMMIT, unacknowledged or ())
+            await self._wait(None)
+            self._raise_unless_committed(transaction)
+
+    def _commit_span(self, transaction: Transaction) -> AbstractContextManager[object]:
+        if self.spans is None:
+            return nullcontext()
+        return self.spans.commit_transaction(self.transactional_id, transaction.group_id)
 
     async def abort(self, transaction: Transaction, wait_s: float, cause: BaseException | None) -> None:
         """Aborts; waits at most ``wait_s`` seconds for the coordinator, whose answer does not matter for the outcome."""
@@ -245,7 +255,10 @@ class Transactions:
         call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         transaction.offset_calls.add(call)
         try:
-            await self._commit_offsets(transaction, identity, checked, group)
+            transaction.group_id = group.group_id
+            spans = self.spans
+            with nullcontext() if spans is None else spans.commit(group.group_id, self.transactional_id):
+                await self._commit_offsets(transaction, identity, checked, group)
         except CohortError as error:
             self.failed(error, transaction)
             if isinstance(error, RequestTimedOutError):

@@ -86,6 +86,8 @@ class Transaction:
         """Whether it takes nothing more: it is being committed, or has ended."""
         self.has_offsets = False
         """Whether offsets were sent, so that the coordinator may know of it."""
+        self.group_id: str | None = None
+        """The group of the latest of them."""
         self.offset_calls: set[asyncio.Future[None]] = set()
         """Calls that send offsets and have no answer yet."""
         self._transactions = transactions
