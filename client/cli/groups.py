@@ -58,11 +58,14 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     describe_parser = add_command(
         commands,
         "describe",
-        "show members, assignment, lag and the last rebalance of a group",
+        "show members, assignment, lag and the last rebalance of a group, or of all",
         examples="  cohort groups describe readers\n  cohort groups describe readers --watch\n"
+        "  cohort groups describe --all\n"
         "  cohort groups describe readers --json | jq '[.offsets[].lag] | add'",
     )
-    describe_parser.add_argument("group", metavar="GROUP")
+    which = describe_parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("group", metavar="GROUP", nargs="?")
+    which.add_argument("--all", action="store_true", help="all groups there are; with --json an object a line")
     describe_parser.add_argument(
         "--watch",
         metavar="SECONDS",
@@ -123,12 +126,15 @@ async def list_groups(options: argparse.Namespace, output: Output) -> int:
 
 
 async def describe(options: argparse.Namespace, output: Output) -> int:
-    """Shows one group, once or again and again."""
+    """Shows one group or all, once or again and again."""
     await require_daemon(options.bootstrap)
     async with Admin(bootstrap_servers=options.bootstrap) as admin:
 
         async def show(output: Output) -> None:
-            await _show(admin, options.group, output)
+            if options.all:
+                await _show_all(admin, output)
+            else:
+                await _show(admin, options.group, output)
 
         if options.watch is not None:
             return await watch(show, output, options.watch)
@@ -137,14 +143,32 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
 
 
 async def _show(admin: Admin, group_id: str, output: Output) -> None:
+    if not await _told(admin, group_id, output):
+        raise CommandError(f"group {group_id!r} does not exist; 'cohort groups list' shows those that do")
+
+
+async def _show_all(admin: Admin, output: Output) -> None:
+    """One that ends meanwhile is left out."""
+    group_ids = sorted(each.group_id for each in await admin.list_groups())
+    if not group_ids and not output.as_json:
+        output.line("there are no groups")
+    for number, group_id in enumerate(group_ids):
+        if number and not output.as_json:
+            output.line()
+        await _told(admin, group_id, output)
+
+
+async def _told(admin: Admin, group_id: str, output: Output) -> bool:
+    """Whether there is such a group; it is shown."""
     described, offsets = await asyncio.gather(admin.describe_groups(group_id), admin.group_lag(group_id))
     group = described[group_id]
     if group.state == _UNKNOWN_STATE and not offsets:
-        raise CommandError(f"group {group_id!r} does not exist; 'cohort groups list' shows those that do")
+        return False
     if output.as_json:
         output.object(as_object(group, offsets))
     else:
         output.line(as_text(group, offsets, terminal_width()))
+    return True
 
 
 async def delete(options: argparse.Namespace, output: Output) -> int:

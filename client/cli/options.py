@@ -15,6 +15,9 @@ DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
 BOOTSTRAP_VARIABLE: Final = "COHORT_BOOTSTRAP"
 
 _DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+_ISO_DURATION: Final = re.compile(
+    r"P(?=.)(?:([0-9]{1,9})D)?(?:T(?=.)(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?"
+)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _MAX_PARTITIONS: Final = 1_000_000
@@ -117,17 +120,20 @@ def seconds(text: str) -> float:
 
 
 def duration_ms(text: str) -> int:
-    """A length of time with its unit, such as ``60s``, in milliseconds."""
+    """A length of time with its unit, such as ``60s``, or as ISO 8601 has it (``PT2H``), in milliseconds."""
     match = re.fullmatch(_DURATION, text)
+    if match is not None:
+        return int(match[1]) * _UNITS_MS[match[2]]
+    match = re.fullmatch(_ISO_DURATION, text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time, such as 500ms, 60s, 5m, 2h or 1d")
-    return int(match[1]) * _UNITS_MS[match[2]]
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time, such as 500ms, 60s, 5m, 2h, 1d or PT2H")
+    return sum(int(count or 0) * _UNITS_MS[unit] for count, unit in zip(match.groups(), "dhms", strict=True))
 
 
 def point_in_time(text: str) -> datetime:
     """An ISO 8601 time with its offset from UTC (the local one if it has none), or a length of time ago such as ``2h``."""
     try:
-        if re.fullmatch(_DURATION, text):
+        if re.fullmatch(_DURATION, text) or re.fullmatch(_ISO_DURATION, text):
             return datetime.now(UTC) - timedelta(milliseconds=duration_ms(text))
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError, OSError) as error:

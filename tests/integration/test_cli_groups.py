@@ -114,6 +114,17 @@ def test_a_time_is_shown_as_it_was_read(address: str) -> None:
     assert "first records at or after 2026-07-01T08:00:00+00:00" in done.stderr
 
 
+def test_all_groups_are_shown_one_after_the_other(address: str) -> None:
+    for group in ("all-b", "all-a"):
+        committed(address, group, {("t", 0): 4})
+    shown = output("groups", "describe", "--all", address=address)
+    assert shown.index("all-a") < shown.index("\n\n") < shown.index("all-b")
+    told = [each for each in objects("groups", "describe", "--all", address=address) if each["group"][:4] == "all-"]
+    assert [(each["group"], each["offsets"][0]["committed"]) for each in told] == [("all-a", 4), ("all-b", 4)]
+    for words in ((), ("all-a", "--all")):
+        assert cohort("groups", "describe", *words, address=address).returncode == 2
+
+
 def test_a_group_that_does_not_exist_yet_may_be_prepared(address: str) -> None:
     words = ["groups", "reset-offsets", "prepared", "--topic", "t", "--to-latest"]
     assert "group 'prepared' does not exist yet; --execute creates it" in cohort(*words, address=address).stderr
@@ -286,6 +297,7 @@ def test_a_reset_by_duration_goes_back_so_long(address: str) -> None:
     assert " 4    0 " in cohort(*words, "--by-duration", "1d", address=address).stdout
     time.sleep(0.05)
     assert "no record is that new" in cohort(*words, "--by-duration", "1ms", address=address).stdout
+    assert " 4    0 " in cohort(*words, "--by-duration", "P1DT2H", address=address).stdout
     assert cohort(*words, "--by-duration", "soon", address=address).returncode == 2
     assert cohort("groups", "reset-offsets", "timed", "--to-latest", address=address).returncode == 2
 

@@ -38,7 +38,7 @@ def blocks(language: str) -> list[str]:
 
 COHORTD_UNIT, KITCHEN_UNIT = blocks("ini")
 WORKER, KITCHEN = blocks("python")
-STATEFUL_SET, DISRUPTION_BUDGET = yaml.safe_load_all(blocks("yaml")[0])
+SERVICE, STATEFUL_SET, DISRUPTION_BUDGET = yaml.safe_load_all(blocks("yaml")[0])
 POD: dict[str, Any] = STATEFUL_SET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 
@@ -257,6 +257,10 @@ def test_the_manifest_holds_together() -> None:
     assert (STATEFUL_SET["kind"], STATEFUL_SET["apiVersion"]) == ("StatefulSet", "apps/v1")
     assert (DISRUPTION_BUDGET["kind"], DISRUPTION_BUDGET["apiVersion"]) == ("PodDisruptionBudget", "policy/v1")
     labels = STATEFUL_SET["spec"]["template"]["metadata"]["labels"]
+    assert (SERVICE["kind"], SERVICE["apiVersion"], SERVICE["spec"]["clusterIP"]) == ("Service", "v1", "None")
+    assert SERVICE["metadata"]["name"] == STATEFUL_SET["spec"]["serviceName"]
+    assert SERVICE["spec"]["selector"].items() <= labels.items()
+    assert [each["port"] for each in SERVICE["spec"]["ports"]] == [POD["containers"][0]["ports"][0]["containerPort"]]
     assert STATEFUL_SET["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert DISRUPTION_BUDGET["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert DISRUPTION_BUDGET["spec"]["maxUnavailable"] < STATEFUL_SET["spec"]["replicas"]

@@ -39,7 +39,10 @@ EMPTY = TransactionDescription("idle", "Empty", "h:1", 6, 0, 500, None, (), None
             ["transactions", "list", "--state", "ongoin"],
             "'ongoin' is no state; there are Empty, Ongoing, PrepareCommit",
         ),
-        (["transactions", "list", "--older-than", "60"], "'60' is no length of time, such as 500ms, 60s, 5m, 2h or 1d"),
+        (
+            ["transactions", "list", "--older-than", "60"],
+            "'60' is no length of time, such as 500ms, 60s, 5m, 2h, 1d or PT2H",
+        ),
         (["transactions", "list", "--older-than", "-5s"], "expected one argument"),
         (["transactions", "describe"], "ID"),
         (["transactions", "abort"], "ID"),
