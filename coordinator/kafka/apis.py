@@ -63,6 +63,7 @@ def apis(node: KafkaNode, heartbeats: Heartbeats, refused: RefusedBatches) -> Ma
         Api(24, 0, 3, transactions.add_partitions_to_txn(node)),
         Api(25, 0, 4, transactions.add_offsets_to_txn(node)),
         Api(26, 0, 5, transactions.end_txn(node)),
+        Api(27, 1, 2, transaction_admin.write_txn_markers(node)),
         Api(28, 0, 5, transactions.txn_offset_commit(node)),
         Api(61, 0, 0, transaction_admin.describe_producers(node)),
         Api(65, 0, 0, transaction_admin.describe_transactions(node)),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from coordinator.kafka.calls import Api, KafkaCall, KafkaRequest, Translator
-from coordinator.kafka.codes import KafkaCode
+from coordinator.kafka.codes import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, KafkaCode
 from coordinator.kafka.kafka_node import NO_TOPIC_ID, Broker, KafkaNode, packed_topic_id
 from coordinator.kafka.topic_descriptions import PARTITIONS_PER_STEP, described_partitions, is_topic_name
 from coordinator.log_output import get_logger
@@ -106,7 +106,7 @@ class _Metadata:
             return None
         wanted = request.topics
         if wanted is None or (call.version == 0 and not wanted):
-            return None if self._repeat(call) else self._answer(call, None)
+            return None if _is_plain(request) and self._repeat(call) else self._answer(call, None)
         missing = self._to_create(request, wanted)
         if not missing:
             return self._answer(call, wanted)
@@ -152,6 +152,7 @@ class _Metadata:
     def _answer(
         self, call: KafkaCall, wanted: list[MetadataRequestTopic] | None, failed: Mapping[str, int] | None = None
     ) -> Iterator[None]:
+        request: MetadataRequest = call.message
         catalog, brokers = self._catalog, self._node.brokers(call)
         known, answered, done = catalog.topics, list[MetadataResponseTopic](), 0
         for topic in self._found(wanted, known, failed or {}, call.version >= _NULLABLE_NAME_SINCE):
@@ -161,6 +162,8 @@ class _Metadata:
             else:
                 answered.append(topic)
                 done += STEP
+            if request.include_topic_authorized_operations and answered[-1].error_code != KafkaCode.UNKNOWN_TOPIC_ID:
+                answered[-1].topic_authorized_operations = TOPIC_OPERATIONS
             if done >= PARTITIONS_PER_STEP:
                 done = 0
                 yield
@@ -171,7 +174,9 @@ class _Metadata:
             controller_id=controller,
             topics=answered,
         )
-        if wanted is None and len(answered) >= _FEWEST_KEPT:
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        if wanted is None and _is_plain(request) and len(answered) >= _FEWEST_KEPT:
             body = b"".join(encode(response, call.version))
             if len(body) <= _MOST_KEPT_BYTES:
                 self._whole.keep(call.version, known, brokers, controller, body)
@@ -202,6 +207,11 @@ class _Metadata:
             else:
                 code = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 yield MetadataResponseTopic(code if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+
+
+def _is_plain(request: MetadataRequest) -> bool:
+    """Whether it asks as most clients do, without what they may do: only answers to such are kept."""
+    return not (request.include_topic_authorized_operations or request.include_cluster_authorized_operations)
 
 
 class _WholeAnswers:
@@ -316,13 +326,14 @@ def describe_cluster(node: KafkaNode) -> Translator:
             call.reply(DescribeClusterResponse(error_code=KafkaCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text))
             return
         brokers = node.brokers(call)
-        call.reply(
-            DescribeClusterResponse(
-                cluster_id=node.node.catalog.cluster_id,
-                controller_id=node.controller(brokers),
-                brokers=[DescribeClusterBroker(*broker) for broker in brokers.values()],
-            )
+        response = DescribeClusterResponse(
+            cluster_id=node.node.catalog.cluster_id,
+            controller_id=node.controller(brokers),
+            brokers=[DescribeClusterBroker(*broker) for broker in brokers.values()],
         )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        call.reply(response)
 
     def refusal(request: DescribeClusterRequest, version: int, code: ErrorCode, text: str) -> DescribeClusterResponse:
         return DescribeClusterResponse(error_code=code, error_message=text)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
+from coordinator.kafka.codes import GROUP_OPERATIONS
 from coordinator.kafka.kafka_node import KafkaNode
 from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
@@ -85,7 +86,12 @@ def describe_groups(node: KafkaNode) -> Translator:
         asked = native.DescribeGroupsRequest(tuple(request.groups))
 
         def told(response: native.DescribeGroupsResponse) -> None:
-            call.reply(DescribeGroupsResponse(groups=[_described(group, call.version) for group in response.groups]))
+            groups = [_described(group, call.version) for group in response.groups]
+            if request.include_authorized_operations:
+                for group in groups:
+                    if not group.error_code:
+                        group.authorized_operations = GROUP_OPERATIONS
+            call.reply(DescribeGroupsResponse(groups=groups))
 
         return call.ask(named.handler(request.groups), asked, told)
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from coordinator.kafka.calls import KafkaCall, Translator
+from coordinator.kafka.codes import TOPIC_OPERATIONS
 from coordinator.kafka.kafka_node import KafkaNode, packed_topic_id
 from coordinator.metadata.catalog import Topic, TopicError, check_topic_name
 from coordinator.metadata.partitions import NO_LEADER
@@ -102,7 +103,9 @@ class _Description:
                 code = (
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
                 )
-                described.append(DescribeTopicPartitionsResponseTopic(code, name))
+                described.append(
+                    DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=TOPIC_OPERATIONS)
+                )
             else:
                 partitions = described_partitions(topic, reached, first, min(first + left, len(topic.partitions)))
                 described.append(_described(topic, partitions))
@@ -134,7 +137,9 @@ def _described(topic: Topic, partitions: list[MetadataResponsePartition]) -> Des
         for each in partitions
     ]
     topic_id = packed_topic_id(topic.topic_id)
-    return DescribeTopicPartitionsResponseTopic(ErrorCode.NONE, topic.name, topic_id, topic.internal, told)
+    return DescribeTopicPartitionsResponseTopic(
+        ErrorCode.NONE, topic.name, topic_id, topic.internal, told, TOPIC_OPERATIONS
+    )
 
 
 def describe_topic_partitions(node: KafkaNode) -> Translator:

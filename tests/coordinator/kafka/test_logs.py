@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.embedded import Coordinator
 from protocol.errors import ErrorCode
+from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from protocol.kafka.messages.delete_records_request import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -104,6 +105,22 @@ async def test_records_are_deleted_up_to_an_offset(wire: KafkaWire) -> None:
     beyond = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 99)])], 5_000)
     (found,) = (await wire.ask(beyond, 2)).topics[0].partitions
     assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_records_are_deleted_for_who_gives_no_time(wire: KafkaWire) -> None:
+    """As in Kafka the time is for replicas elsewhere, not for the disk here: librdkafka's operation_timeout may be 0."""
+    await wire.ask(CreateTopicsRequest([CreatableTopic("u", 3, 1)], 10_000), 7)
+    all_records = DeleteRecordsTopic("u", [DeleteRecordsPartition(index, -1) for index in (0, 1, 2)])
+    for version, offset in ((0, 1), (1, 2), (2, 3)):
+        some = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, offset), DeleteRecordsPartition(9, 0)])
+        for timeout_ms in (0, -1):
+            asked = DeleteRecordsRequest([some, all_records], timeout_ms)
+            told = await wire.ask(asked, version)
+            assert [(each.error_code, each.low_watermark) for topic in told.topics for each in topic.partitions] == [
+                (ErrorCode.NONE, offset),
+                (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+                *[(ErrorCode.NONE, 0)] * 3,
+            ]
 
 
 async def test_logs_are_described_with_their_sizes(wire: KafkaWire) -> None:

@@ -202,6 +202,21 @@ async def test_a_produce_that_waits_when_the_leadership_is_lost_is_told_so_with_
         assert (told.current_leader_id, told.current_leader_epoch) == (2, 1)
 
 
+async def test_records_are_deleted_without_a_wait_where_the_replicas_agree_already(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        leads = Served(one)
+        for _ in range(2):
+            assert (await leads.produce()).error_code == ErrorCode.NONE
+        with pytest.raises(TopicError, match="not yet by every replica in sync: ask again") as caught:
+            await _delete(one, 1, wait_s=0.0)
+        assert (caught.value.code, one.log().start_offset) == (ErrorCode.REQUEST_TIMED_OUT, 1)
+        assert (await _delete(one, 1, wait_s=20.0)).error_code == ErrorCode.NONE
+        told = await _delete(one, 1, wait_s=0.0)
+        assert (told.error_code, told.low_watermark) == (ErrorCode.NONE, 1)
+
+
 async def test_records_that_only_a_former_leader_has_deleted_are_not_told_as_deleted(tmp_path: Path) -> None:
     """The leadership moves while DeleteRecords waits for an end marker, which comes by replication then."""
     async with led(tmp_path) as (cluster, one, two, _):

@@ -11,6 +11,7 @@ import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -18,6 +19,7 @@ import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.ProducerState;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -202,7 +204,7 @@ public final class Clients {
             check(wait(admin.listTransactions().all()).stream().anyMatch(each -> each.transactionalId().equals("transform-1")), "list");
             check(wait(admin.describeTransactions(List.of("transform-1")).all()).get("transform-1").topicPartitions()
                 .equals(Set.of(new TopicPartition("out", 0))), "describe");
-            check(!wait(admin.describeProducers(List.of(new TopicPartition("out", 0))).all()).isEmpty(), "producers");
+            abortedByAnAdministrator(admin, new TopicPartition("out", 0));
             try (KafkaProducer<String, String> young = producer(writing)) {
                 young.initTransactions();
                 try {
@@ -214,6 +216,20 @@ public final class Clients {
                 }
             }
         }
+    }
+
+    private static void abortedByAnAdministrator(Admin admin, TopicPartition partition) throws Exception {
+        List<ProducerState> open = openIn(admin, partition);
+        check(open.size() == 1, "producers");
+        ProducerState one = open.get(0);
+        wait(admin.abortTransaction(new AbortTransactionSpec(
+            partition, one.producerId(), (short) one.producerEpoch(), one.coordinatorEpoch().orElse(0))).all());
+        check(openIn(admin, partition).isEmpty(), "a transaction that an administrator aborted is open");
+    }
+
+    private static List<ProducerState> openIn(Admin admin, TopicPartition partition) throws Exception {
+        return wait(admin.describeProducers(List.of(partition)).all()).get(partition).activeProducers().stream()
+            .filter(each -> each.currentTransactionStartOffset().isPresent()).toList();
     }
 
     private static List<String> read(String servers, String topic, String isolation) {

@@ -22,6 +22,10 @@ _RESULT: Final = re.compile(
     r"\|\s*(?P<name>\d{4}_\w+)\s*\|\s*(?P<state>PASSED|FAILED|SKIPPED|RUNNING|DID_NOT_RUN)\s*\|"
 )
 _OUTCOMES: Final[dict[str, Outcome]] = {"PASSED": "passed", "SKIPPED": "skipped"}
+_BY_SUBTESTS: Final = {"0081": ("0081-admin.c", "do_test_apis")}
+"""Tests that end at the first of their sub-tests that fails: of these each sub-test is a case, "number/sub-test". By number
+the source file, and the function in it that calls them."""
+_SUBTEST: Final = re.compile(r"\bdo_test_\w+(?=\()")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -63,13 +67,17 @@ class LibrdkafkaSuite:
         conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
         numbers = sorted({path.name[:4] for path in directory.glob("0*-*.c*")})  # from 8000 on are tools for people
         wanted = [number for number in numbers if re.search(self.cases, number) and re.search(only or ".", number)]
+        parts = [(number, part) for number in wanted for part in _subtests(directory, number)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for cases in pool.map(lambda number: self._case(directory, number), wanted):
+            for cases in pool.map(lambda part: self._case(directory, *part), parts):
                 yield from cases
 
-    def _case(self, directory: Path, number: str) -> list[Case]:
+    def _case(self, directory: Path, number: str, subtest: str) -> list[Case]:
+        """Runs a test, or where ``subtest`` is not empty that part of it."""
+        name = f"{number}/{subtest}" if subtest else number
         variables = {
             "TESTS": number,
+            **({"SUBTESTS": f"{subtest}:"} if subtest else {}),
             "TEST_KAFKA_VERSION": self.kafka_version,
             "LD_LIBRARY_PATH": f"{directory.parent / 'src'}:{directory.parent / 'src-cpp'}",
         }
@@ -87,16 +95,28 @@ class LibrdkafkaSuite:
             )
         except subprocess.TimeoutExpired as error:
             said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else str(error.stdout)
-            return [Case(number, "failed", f"{said[-SAID_CHARS:]}\nit did not end within {_CASE_SECONDS:.0f} s")]
+            return [Case(name, "failed", f"{said[-SAID_CHARS:]}\nit did not end within {_CASE_SECONDS:.0f} s")]
         said = _COLOURS.sub("", done.stdout)
         found = [
-            Case(match["name"], _OUTCOMES.get(match["state"], "failed"), said[-SAID_CHARS:])
+            Case(name if subtest else match["name"], _OUTCOMES.get(match["state"], "failed"), said[-SAID_CHARS:])
             for match in _RESULT.finditer(said)
             if match["name"].startswith(number)
         ]
         if not found:
-            return [Case(number, "failed" if done.returncode else "skipped", said[-SAID_CHARS:])]
+            return [Case(name, "failed" if done.returncode else "skipped", said[-SAID_CHARS:])]
         return found
+
+
+def _subtests(directory: Path, number: str) -> list[str]:
+    """The names of the parts that a test is run in; one without a name where it is run as a whole."""
+    if number not in _BY_SUBTESTS:
+        return [""]
+    file, function = _BY_SUBTESTS[number]
+    source = (directory / file).read_text(encoding="utf-8")
+    begin = source.index(f"static void {function}(")
+    return list(
+        dict.fromkeys(_SUBTEST.findall(source, begin + len(f"static void {function}("), source.index("\n}", begin)))
+    )
 
 
 LIBRDKAFKA: Final = LibrdkafkaSuite()
