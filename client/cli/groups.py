@@ -55,26 +55,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     )
     list_parser.set_defaults(handler=list_groups)
 
-    describe_parser = add_command(
-        commands,
-        "describe",
-        "show members, assignment, lag and the last rebalance of a group, or of all",
-        examples="  cohort groups describe readers\n  cohort groups describe readers --watch\n"
-        "  cohort groups describe --all\n"
-        "  cohort groups describe readers --json | jq '[.offsets[].lag] | add'",
-    )
-    which = describe_parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("group", metavar="GROUP", nargs="?")
-    which.add_argument("--all", action="store_true", help="all groups there are; with --json an object a line")
-    describe_parser.add_argument(
-        "--watch",
-        metavar="SECONDS",
-        nargs="?",
-        type=seconds,
-        const=DEFAULT_INTERVAL_S,
-        help=f"show it again every so often (default: {DEFAULT_INTERVAL_S:g} s) until Ctrl-C",
-    )
-    describe_parser.set_defaults(handler=describe)
+    _add_describe(commands)
 
     delete_parser = add_command(
         commands,
@@ -88,6 +69,29 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
     _add_remove_member(commands)
     group_offsets.add_commands(commands)
+
+
+def _add_describe(commands: Subparsers[Any]) -> None:
+    parser = add_command(
+        commands,
+        "describe",
+        "show members, assignment, lag and the last rebalance of a group, or of all",
+        examples="  cohort groups describe readers\n  cohort groups describe readers --watch\n"
+        "  cohort groups describe --all\n"
+        "  cohort groups describe readers --json | jq '[.offsets[].lag] | add'",
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("group", metavar="GROUP", nargs="?")
+    which.add_argument("--all", action="store_true", help="all groups there are; with --json an object a line")
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=seconds,
+        const=DEFAULT_INTERVAL_S,
+        help=f"show it again every so often (default: {DEFAULT_INTERVAL_S:g} s) until Ctrl-C",
+    )
+    parser.set_defaults(handler=describe)
 
 
 def _add_remove_member(commands: Subparsers[Any]) -> None:
