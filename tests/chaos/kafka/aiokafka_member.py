@@ -131,8 +131,11 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
                     return
                 await asyncio.sleep(0.1)
                 continue
+            owned = self._owned
             for tp, records in found.items():
-                if tp in self._owned:  # what was taken from it since is for others; aiokafka's own set still has it
+                # What was taken from it since is for others, and comes again where it was given back: aiokafka's own set
+                # still has it.
+                if tp in owned and self._owned is owned:
                     await self._delivered(tp, records)
             await self._commit()
 
