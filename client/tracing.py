@@ -308,13 +308,10 @@ class _SendSpan:
 
     def settled(self, future: RecordFuture) -> None:
         """The future of the record is done."""
-        error = (
-            None if future.cancelled() else future._exception
-        )  # exception() would say that the program has asked for it
-        if error is not None:
-            self.failed(error)
-        elif future.cancelled():
+        if future.cancelled():
             self._span.end()
+        elif future._exception is not None:  # exception() would say that the program has asked for it
+            self.failed(future._exception)
         else:
             sent = future.result()
             self.sent(sent.partition, sent.offset)

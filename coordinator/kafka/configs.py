@@ -273,10 +273,11 @@ class _Alteration:
 
     def _change(self, topic: str, name: str, operation: int, value: str | None) -> native.AlterableConfig:
         stored = stored_name(self._node, topic, name)
-        changes_words = operation in (_APPEND, _SUBTRACT)
-        if changes_words and value is None:
+        if operation not in (_APPEND, _SUBTRACT):
+            return native.AlterableConfig(stored, operation, value)
+        if value is None:
             return native.AlterableConfig(stored, native.SET, None)  # which is refused
-        if changes_words and value is not None and name == "cleanup.policy":
+        if name == "cleanup.policy":
             catalog = self._node.node.catalog
             known = catalog.topics.get(topic)
             now = _words(catalog.config(known).cleanup_policy) if known is not None else []

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from client import Admin, Producer
+from tests.cluster.probe import described, in_sync
 from tests.daemon_process import DaemonProcess
 from tests.etcd.members import Members
 
@@ -89,7 +90,7 @@ async def told(node: Container, arguments: str) -> str:
 
 async def led_by_others(admin: Admin, node: int) -> None:
     async with asyncio.timeout(WAIT_S):
-        while any(each.leader in (-1, node) for each in (await admin.describe_topics("orders"))["orders"].partitions):
+        while any(each.leader in (-1, node) for each in await described(admin, "orders")):
             await asyncio.sleep(0.1)
 
 
@@ -99,7 +100,7 @@ async def test_the_cluster_of_the_compose_file_does_what_its_comment_says(cluste
     await told(cluster[first], create)
     addresses = ",".join(node.address for node in cluster.values())
     async with Admin(addresses) as admin, Producer(addresses) as producer:
-        partitions = (await admin.describe_topics("orders"))["orders"].partitions
+        partitions = await described(admin, "orders")
         assert len(partitions) == 6
         assert all(len(each.replicas) == 3 for each in partitions)
         nodes = {f"{node.host}:{node.port}": node.node_id for node in (await admin.describe_cluster()).nodes}
@@ -114,8 +115,4 @@ async def test_the_cluster_of_the_compose_file_does_what_its_comment_says(cluste
         assert re.search(rf"^ +{nodes[cluster[victim].address]} +- +- +absent +0 ", shown, re.MULTILINE)
         assert "partitions under-replicated: " in shown
         cluster[victim].start()
-        async with asyncio.timeout(WAIT_S):
-            while any(
-                len(each.in_sync_replicas) < 3 for each in (await admin.describe_topics("orders"))["orders"].partitions
-            ):
-                await asyncio.sleep(0.1)
+        await in_sync(addresses, "orders")
