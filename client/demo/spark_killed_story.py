@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from client.admin import Admin
 from client.cli import groups, transactions
+from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
+from client.cli.options import add_global_options
 from client.cli.output import Output
 from client.cli.processes import daemon
 from client.demo.counting import Comparison, compare
@@ -30,7 +31,6 @@ _LOOK_EVERY_S: Final = 0.02
 _SETTLE_S: Final = 30.0
 
 T = TypeVar("T")
-Command = Callable[[argparse.Namespace, Output], Awaitable[int]]
 
 
 async def tell_spark_exactly_once(paths: Sequence[Path], output: Output) -> int:
@@ -86,8 +86,8 @@ class _Run:
         while not await self._live(may_be_killed=kills < KILLS):
             kills += 1
         await self._decided()
-        await self._show("groups describe", groups.describe, group=GROUP, watch=None)
-        await self._show("transactions list", transactions.list_transactions, state=[], older_than=None)
+        await self._show("groups", "describe", GROUP)
+        await self._show("transactions", "list")
         return kills
 
     async def committed(self) -> int:
@@ -122,8 +122,8 @@ class _Run:
                 style="red",
                 committed=committed,
             )
-            await self._show("groups describe", groups.describe, group=GROUP, watch=None)
-            await self._show("transactions list", transactions.list_transactions, state=[], older_than=None)
+            await self._show("groups", "describe", GROUP)
+            await self._show("transactions", "list")
             return False
 
     async def _open_batch(self, before: int) -> None:
@@ -138,18 +138,28 @@ class _Run:
                 lambda: self._admin.list_transactions(["PrepareCommit", "PrepareAbort"]), lambda open_: not open_
             )
 
-    async def _show(self, name: str, command: Command, **options: Any) -> None:
+    async def _show(self, *words: str) -> None:
         """What a command of ``cohort`` prints now."""
         told = io.StringIO()
-        given = argparse.Namespace(bootstrap=self._address, **options)
-        await command(given, Output(as_json=self._output.as_json, stream=told))
-        shown = f"cohort {name}" + (f" {GROUP}" if "group" in options else "")
+        options = _commands().parse_command(["--bootstrap", self._address, *words])
+        await options.handler(options, Output(as_json=self._output.as_json, stream=told))
+        shown = " ".join(("cohort", *words))
         if self._output.as_json:
             self._narrator.tell("shown", "", command=shown, shows=json.loads(told.getvalue()))
             return
         self._narrator.tell("shown", f"{shown}:", style="dim")
         for line in told.getvalue().splitlines():
             self._output.line(f"{'':10}{line}".rstrip())
+
+
+def _commands() -> CommandParser:
+    """Reads the commands that the demonstration shows as ``cohort`` reads them, with the defaults of their options."""
+    parser = CommandParser(prog="cohort")
+    add_global_options(parser)
+    subparsers = parser.add_subparsers(required=True)
+    for module in (groups, transactions):
+        module.add_commands(subparsers)
+    return parser
 
 
 async def _until(ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool]) -> None:
