@@ -123,7 +123,9 @@ class Peer:
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
     """Row after row. Raises ``Skipped`` without a Kafka or its clients, ``CommandError`` when one refuses something."""
-    peer = Peer(await _found(setting.kafka.bootstrap))
+    if missing := missing_packages():
+        raise Skipped(f"it runs Kafka's clients against a Kafka: pip install {missing}")
+    peer = Peer(await running_kafka(BENCH, setting.kafka.bootstrap))
     try:
         for measured in (_heartbeats, _commits, _latency, _produced_and_read, _large_produced, _members, _transactions):
             for row in await measured(setting, peer):
@@ -144,9 +146,11 @@ def as_table(figures: Sequence[Figure]) -> str:
     return "\n" + table(columns, rows)
 
 
-async def _found(bootstrap: str) -> str:
-    if missing := missing_packages():
-        raise Skipped(f"it runs Kafka's clients against a Kafka: pip install {missing}")
+async def running_kafka(bench: str, bootstrap: str) -> str:
+    """The first of the addresses in ``bootstrap`` at which something listens.
+
+    Raises ``Skipped`` when none is named, ``CommandError`` when none answers.
+    """
     if not bootstrap:
         raise Skipped("there is no Kafka to compare with; --kafka-bootstrap HOST:PORT names one that runs")
     for address in bootstrap.split(","):
@@ -154,12 +158,12 @@ async def _found(bootstrap: str) -> str:
             async with asyncio.timeout(_CONNECT_S):
                 _, writer = await asyncio.open_connection(*parse_bootstrap_servers(address)[0])
         except ValueError as error:
-            raise CommandError(f"{BENCH}: --kafka-bootstrap: {error}") from None
+            raise CommandError(f"{bench}: --kafka-bootstrap: {error}") from None
         except OSError:
             continue
         writer.close()
         return address
-    raise CommandError(f"{BENCH}: no Kafka answers at {bootstrap}; --kafka-bootstrap HOST:PORT names one that runs")
+    raise CommandError(f"{bench}: no Kafka answers at {bootstrap}; --kafka-bootstrap HOST:PORT names one that runs")
 
 
 async def _alternately(rounds: int, kafka: _Measure, cohort: _Measure) -> tuple[list[float], list[float]]:

@@ -20,6 +20,7 @@ class Skipped(Exception):
 class Kafka:
     """A Kafka to compare with, and what has Spark load its connector: files or coordinates of Maven. "" is not given.
 
+    ``pid`` is that of its process, 0 when it is not given: ``kafka_memory`` measures that.
     ``source``: the benchmark ``spark`` has it read the daemon's own topics too, through the port for Kafka's clients.
     """
 
@@ -27,6 +28,7 @@ class Kafka:
     jars: str = ""
     package: str = ""
     source: bool = False
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

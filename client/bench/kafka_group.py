@@ -103,14 +103,17 @@ async def form_kafka_group(address: str, group_id: str, size: int) -> list[RawMe
     formation = Formation(size)
     async with asyncio.timeout(TIMEOUT_S):
         async with KafkaConnection(address) as connection:
-            await _coordinator(connection, group_id)
+            await find_kafka_coordinator(connection, group_id)
         async with asyncio.TaskGroup() as tasks:
             joining = [tasks.create_task(_join(address, group_id, formation)) for _ in range(size)]
     return [each.result() for each in joining]
 
 
-async def _coordinator(connection: KafkaConnection, group_id: str) -> None:
-    """Asks until there is one: the first request of all makes ``__consumer_offsets``."""
+async def find_kafka_coordinator(connection: KafkaConnection, group_id: str) -> None:
+    """Asks until there is one: the first request of all makes ``__consumer_offsets``.
+
+    Raises ``CommandError`` when the broker refuses it, or has none after ``TIMEOUT_S``.
+    """
     began = perf_counter()
     while True:
         asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])

@@ -31,13 +31,12 @@ from protocol.messages.records import PartitionProduceData, ProduceRequest, Prod
 from protocol.record_batch import encode_batch
 
 _AT_ONCE: Final = 200
-_MEMBERS_OF_A_GROUP: Final = 100
-_OFFSETS_OF_A_GROUP: Final = 1_000
-_PARTITIONS_OF_A_TOPIC: Final = 500
+MEMBERS_OF_A_GROUP: Final = 100
+OFFSETS_OF_A_GROUP: Final = 1_000
+PARTITIONS_OF_A_TOPIC: Final = 500
 _TOPIC: Final = "memory"
 _OTHER_FILES: Final = 200
 """What a daemon has open beside connections and partitions, with some to spare."""
-_SETTLES_S: Final = 2.0
 _NO_SYNC: Final = ("--flush", "os")
 """How often the disk syncs is no matter of memory, and hundreds of thousands of commits would take an hour."""
 
@@ -62,12 +61,12 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(daemon(setting.directory / kind.metric, *options))
             async with Admin(bootstrap_servers=server.address) as admin:
-                await admin.create_topics({_TOPIC: _OFFSETS_OF_A_GROUP if kind.make is _offsets else 1})
+                await admin.create_topics({_TOPIC: OFFSETS_OF_A_GROUP if kind.make is _offsets else 1})
             await kind.make(server, 0, warm, stack)
-            await asyncio.sleep(_SETTLES_S)
+            await asyncio.sleep(settles_s(setting))
             before = server.resident_bytes("VmRSS")
             await kind.make(server, warm, warm + count, stack)
-            await asyncio.sleep(_SETTLES_S)
+            await asyncio.sleep(settles_s(setting))
             after = server.resident_bytes("VmRSS")
         each = max(0, after - before) / count
         params = {
@@ -76,6 +75,11 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
             "daemon_mb": round(after / 1e6, 1),
         }
         yield Figure("memory", kind.metric, each, "bytes", params=params)
+
+
+def settles_s(setting: Setting) -> float:
+    """How long a process is left alone before its memory is read, in seconds."""
+    return 0.2 if setting.quick else 2.0
 
 
 def _kinds() -> list[_Kind]:
@@ -104,8 +108,8 @@ async def _connections(server: ServerProcess, first: int, end: int, stack: Async
 
 async def _members(server: ServerProcess, first: int, end: int, stack: AsyncExitStack) -> None:
     """Members of groups of a hundred, over few connections."""
-    for number in range(first, end, _MEMBERS_OF_A_GROUP):
-        await form_group(server.address, f"members-{number}", min(_MEMBERS_OF_A_GROUP, end - number))
+    for number in range(first, end, MEMBERS_OF_A_GROUP):
+        await form_group(server.address, f"members-{number}", min(MEMBERS_OF_A_GROUP, end - number))
 
 
 async def _groups(server: ServerProcess, first: int, end: int, stack: AsyncExitStack) -> None:
@@ -123,9 +127,9 @@ async def _offsets(server: ServerProcess, first: int, end: int, stack: AsyncExit
     async with _connected(server) as connection:
 
         async def one(number: int) -> None:
-            await _commit(connection, f"offsets-{number}", range(min(_OFFSETS_OF_A_GROUP, end - number)))
+            await _commit(connection, f"offsets-{number}", range(min(OFFSETS_OF_A_GROUP, end - number)))
 
-        await _bounded(one, range(first, end, _OFFSETS_OF_A_GROUP))
+        await _bounded(one, range(first, end, OFFSETS_OF_A_GROUP))
 
 
 async def _commit(connection: Connection, group: str, partitions: Iterable[int]) -> None:
@@ -141,8 +145,8 @@ async def _commit(connection: Connection, group: str, partitions: Iterable[int])
 async def _partitions(server: ServerProcess, first: int, end: int, stack: AsyncExitStack) -> None:
     """Partitions that hold nothing, of topics with five hundred each."""
     async with Admin(bootstrap_servers=server.address) as admin:
-        for number in range(first, end, _PARTITIONS_OF_A_TOPIC):
-            await admin.create_topics({f"partitions-{number}": min(_PARTITIONS_OF_A_TOPIC, end - number)})
+        for number in range(first, end, PARTITIONS_OF_A_TOPIC):
+            await admin.create_topics({f"partitions-{number}": min(PARTITIONS_OF_A_TOPIC, end - number)})
 
 
 async def _producers(server: ServerProcess, first: int, end: int, stack: AsyncExitStack) -> None:

@@ -43,6 +43,7 @@ SUMMARIES: Final[dict[str, str]] = {
     ),
     "kafka": "Kafka's clients beside Cohort's own: the daemon's time a record, a heartbeat, a commit",
     "against_kafka": "a Kafka that runs on this machine beside Cohort, alternately, row by row",
+    "kafka_memory": "what a Kafka that runs here keeps in memory for each of what memory counts, beside a daemon",
     "kafka_codec": "messages a second of Kafka's wire protocol, decoded or encoded, beside Cohort's own",
     "assign": "time and memory of the assignors, and what a leader's heartbeats feel of it",
 }

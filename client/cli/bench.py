@@ -47,13 +47,16 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         "--full", action="store_true", help="whole grids, not only the sizes that matter most (assign: half an hour)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
-    kafka = parser.add_argument_group("against_kafka and spark_kafka, which need a Kafka")
+    kafka = parser.add_argument_group("against_kafka, kafka_memory and spark_kafka, which need a Kafka")
     kafka.add_argument(
         "--against",
         choices=["kafka"],
         help=f"runs against_kafka only; looks for a Kafka at {' and '.join(LIKELY_KAFKAS)} when none is named",
     )
     kafka.add_argument("--kafka-bootstrap", metavar="HOST:PORT", default="", help="a Kafka that runs")
+    kafka.add_argument(
+        "--kafka-pid", metavar="PID", type=int, default=0, help="its process, for kafka_memory; jcmd asks its heap"
+    )
     kafka.add_argument("--kafka-jars", metavar="FILE,...", default="", help="the files of Spark's connector for Kafka")
     kafka.add_argument("--kafka-package", metavar="GROUP:NAME:VERSION", default="", help="or where Maven has it")
     kafka.add_argument(
@@ -76,7 +79,7 @@ async def bench(options: argparse.Namespace, output: Output) -> int:
         if options.names:
             raise CommandError("--against kafka is a benchmark of its own: leave the names out")
         names, bootstrap = ["against_kafka"], bootstrap or ",".join(LIKELY_KAFKAS)
-    kafka = Kafka(bootstrap, options.kafka_jars, options.kafka_package, options.against_kafka_source)
+    kafka = Kafka(bootstrap, options.kafka_jars, options.kafka_package, options.against_kafka_source, options.kafka_pid)
     return await run_benchmarks(
         names, output, quick=options.quick, full=options.full, directory=options.dir, kafka=kafka
     )

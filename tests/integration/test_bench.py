@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client.bench import against_kafka, spark_kafka
+from client.bench import against_kafka, kafka_memory, spark_kafka
 from client.bench.assign_cases import ASSIGNORS, CHANGES
 from client.bench.hostile_requests import MAKES
 from client.bench.registry import SUMMARIES
@@ -80,12 +80,13 @@ METRICS = {
 }  # fmt: skip
 
 
+NEED_A_KAFKA = spark_kafka.BENCH, against_kafka.BENCH, kafka_memory.BENCH  # see below, and spark/test_bench_kafka.py
 RUNNABLE = [
     pytest.param(
         name, marks=[pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1600)] if name == "spark" else []
     )
     for name in SUMMARIES
-    if name not in (spark_kafka.BENCH, against_kafka.BENCH)  # need a Kafka: see spark/test_bench_kafka.py and below
+    if name not in NEED_A_KAFKA
 ]
 
 
@@ -138,10 +139,25 @@ async def test_rows_stand_next_to_those_of_what_speaks_kafkas_protocol(tmp_path:
     assert list((tmp_path / "bench").iterdir()) == []
 
 
+@pytest.mark.timeout(300)
+async def test_what_a_kafka_keeps_for_each_thing_stands_beside_what_a_daemon_keeps(tmp_path: Path) -> None:
+    options = ("--kafka-port", "-1", "--kafka-heartbeat-hold-ms", "0", "--log-level", "error")
+    (tmp_path / "bench").mkdir()
+    async with daemon(tmp_path / "data", *options) as kafka:
+        words = ("bench", "kafka_memory", "--kafka-bootstrap", kafka.kafka_address, "--kafka-pid", str(kafka.pid))
+        figures = await asyncio.to_thread(objects, *words, "--quick", "--dir", str(tmp_path / "bench"), timeout_s=250)
+    assert {figure["metric"] for figure in figures} == METRICS["memory"]
+    for figure in figures:
+        assert figure["params"]["kafka"] == figure["params"]["kafka_resident"]  # there is no heap of a JVM to ask for
+    assert any(figure["params"]["kafka"] for figure in figures)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
         (("against_kafka",), 0, "there is no Kafka to compare with"),
+        (("kafka_memory",), 0, "there is no Kafka to compare with"),
+        (("kafka_memory", "--kafka-bootstrap", "127.0.0.1:1"), 1, "no Kafka answers at 127.0.0.1:1"),
         (("--against", "kafka", "--kafka-bootstrap", "127.0.0.1:1"), 1, "no Kafka answers at 127.0.0.1:1"),
         (("--against", "kafka", "commits"), 1, "a benchmark of its own"),
     ],
