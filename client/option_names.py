@@ -124,8 +124,9 @@ def explains_options(constructor: Constructor) -> Constructor:
 
 def unknown_options(owner: type, unknown: Collection[str]) -> str:
     """What to say of options that a class, of ``Producer`` and the like or made of one, does not have."""
-    constructors = [base.__init__ for base in reversed(owner.__mro__) if "__init__" in vars(base)]  # type: ignore[misc]
-    options = dict.fromkeys(name for each in constructors for name in _options_of(each))
+    constructors = filter(inspect.isfunction, (vars(base).get("__init__") for base in reversed(owner.__mro__)))
+    known = dict.fromkeys(name for each in constructors for name in _options_of(each))
+    options = [name for name in known if name not in unknown]  # a class may hand on what it alone knows
     problems = [f"{owner.__name__} has no option {name!r}: {_instead(owner, name, options)}" for name in unknown]
     return "; ".join(problems)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from coordinator.filesystem import reserve
 from coordinator.filesystem.files import ReadOnlyStorage
 from coordinator.filesystem.storage import TEMPORARY_SUFFIX
 from coordinator.inspection.findings import Finding, Report
 from coordinator.inspection.output import Progress
 from coordinator.inspection.partition_check import Depth, PartitionCheck
-from coordinator.inspection.roots import LOCK, Root, is_worker, workers_in
+from coordinator.inspection.roots import LOCK, PROBE, Root, is_worker, workers_in
 from coordinator.log.checkpoints import CHECKPOINT
 from coordinator.log.directories import DELETED_SUFFIX, WORKERS, is_partition_directory
 from coordinator.log.segment import LOG_SUFFIX
@@ -26,7 +27,7 @@ from coordinator.replication.replica_logs import DAMAGED, STRAY
 _LOOKS: Final = 3
 """A partition that changes while a daemon uses it is looked at so often."""
 _ASIDE: Final = (STRAY, DAMAGED)
-_FILES: Final = frozenset({LOCK, "reserve", "writable", SNAPSHOT, LOG, identity.PATH, inventory.PATH, watermarks.PATH})
+_FILES: Final = frozenset({LOCK, reserve.PATH, PROBE, SNAPSHOT, LOG, identity.PATH, inventory.PATH, watermarks.PATH})
 _MISSING: Final = "restore it from a backup; in a cluster the node copies it from the leader at its next start"
 
 _RESTORE_BOTH: Final = "restore both from one backup"
@@ -106,7 +107,7 @@ class DirectoryCheck:
                 break
         for found in files.findings:
             self._tell(found)
-        if WORKERS in names and not self._root.below:
+        if not self._root.below and self._storage.is_directory(WORKERS):
             self._workers(names, files.replicas_on)
         for name in names:
             self._name(name)
@@ -124,7 +125,7 @@ class DirectoryCheck:
         for number in sorted(having - there - {0}):
             why = "this worker has partitions, and its directory is not here"
             self._tell(Finding(True, "", f"{WORKERS}/{number}", why, _RESTORE_ALL))
-        for name in self._storage.list(WORKERS) if self._storage.is_directory(WORKERS) else ():
+        for name in self._storage.list(WORKERS):
             if not is_worker(name):
                 self._note(f"{WORKERS}/{name}", "no worker's directory has this name: it is passed over")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from coordinator.filesystem import reserve
 from coordinator.inspection.metadata_keys import Names, key_in_words, names_of, removal_in_words
 from coordinator.inspection.output import Output, counted, plain, size_text, time_text
-from coordinator.inspection.roots import LOCK
+from coordinator.inspection.roots import LOCK, PROBE
 from coordinator.metadata.authority import KeyValue
 from coordinator.metadata.encoding import (
     LOG,
@@ -23,8 +23,6 @@ from coordinator.nodes import identity, inventory
 from coordinator.nodes.cleanliness import THIS_START
 from coordinator.replication import watermarks
 
-PROBE: Final = "writable"
-"""What ``/readyz`` writes."""
 DAMAGED: Final = (MetadataDamagedError, watermarks.HintsError)
 """What is raised for a file that is not as it was written."""
 
@@ -127,13 +125,10 @@ def _lock(output: Output, data: bytes) -> None:
     holder = data.decode("ascii", "replace").strip()
     if holder and not holder.isdecimal():
         raise ForeignContentError
-    process = int(holder) if holder else None
-    who = (
-        "no process has used the data directory yet"
-        if process is None
-        else f"process {process} uses the data directory"
-    )
-    output.tell("lock", f"{who}, or was the last that did" if holder else who, {"process": process})
+    text = "no process has used the data directory yet"
+    if holder:
+        text = f"process {holder} uses the data directory, or was the last that did"
+    output.tell("lock", text, {"process": int(holder) if holder else None})
 
 
 def _reserve(output: Output, data: bytes) -> None:

@@ -17,6 +17,8 @@ from coordinator.metadata.encoding import LOG, SNAPSHOT
 from coordinator.nodes import identity, inventory
 
 LOCK: Final = "lock"
+PROBE: Final = "writable"
+"""What ``/readyz`` has written."""
 _OURS: Final = (SNAPSHOT, LOG, identity.PATH, inventory.PATH)
 
 

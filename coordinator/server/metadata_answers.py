@@ -72,13 +72,13 @@ class MetadataAnswers:
                 yield None
             body = self._everything[1]
         else:
-            pieces: list[Packed] = []
+            array = _Array()
             for piece in self._pieces(names, topics):
                 if piece is None:
                     yield None
                 else:
-                    pieces.append(piece)
-            body = _topics(pieces, -1 if changed is None else request.known_revision)
+                    array.add(piece)
+            body = array.ended(-1 if changed is None else request.known_revision)
         brokers = [
             encode_message(BrokerMetadata(node, info.host or host, info.port or port, info.rack or None))
             for node, info in sorted(nodes.items())
@@ -89,15 +89,15 @@ class MetadataAnswers:
     def _pack_all(self, revision: int, topics: Mapping[str, Topic]) -> Iterator[None]:
         if self._everything[0] == revision:
             return
-        pieces: list[Packed] = []
+        array = _Array()
         for piece in self._pieces(sorted(topics), topics):
             if piece is None:
                 yield None
                 if self._everything[0] == revision:
                     return  # another client's answer was made meanwhile: all of them share one
             else:
-                pieces.append(piece)
-        self._everything = revision, _topics(pieces, -1)
+                array.add(piece)
+        self._everything = revision, array.ended(-1)
         self._packed = {name: known for name, known in self._packed.items() if name in topics}
 
     def _pieces(self, names: Iterable[str], topics: Mapping[str, Topic]) -> Iterator[Packed | None]:
@@ -122,13 +122,23 @@ class MetadataAnswers:
                 yield None
 
 
-def _topics(pieces: list[Packed], since_revision: int) -> Packed:
-    content = [_ARRAY_32, len(pieces).to_bytes(4), *(piece.content for piece in pieces), pack(since_revision)]
-    errors = Counter[int]()
-    for piece in pieces:
-        if piece.errors:
-            errors.update(piece.errors)
-    return Packed(b"".join(content), errors)
+class _Array:
+    """The topics of an answer, one after the other."""
+
+    def __init__(self) -> None:
+        self._content: list[bytes] = []
+        self._errors = Counter[int]()
+
+    def add(self, topic: Packed) -> None:
+        """The next one."""
+        self._content.append(topic.content)
+        if topic.errors:
+            self._errors.update(topic.errors)
+
+    def ended(self, since_revision: int) -> Packed:
+        """All of them, and the field behind them."""
+        size = len(self._content).to_bytes(4)
+        return Packed(b"".join((_ARRAY_32, size, *self._content, pack(since_revision))), self._errors)
 
 
 def _packed(topic: Topic) -> Packed:

@@ -113,9 +113,8 @@ class RequestMeter:
             left -= 1
             if not left:
                 left = SAMPLED
-                if (
-                    self.sampled is None or not self.sampled.open
-                ):  # one at a time; one whose client has gone is given up
+                # One at a time; one whose client has gone has no answer, and is given up.
+                if self.sampled is None or not self.sampled.open:
                     call.begun_s = self.now()
                     self.sampled = call
             return handle(call)
