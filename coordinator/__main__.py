@@ -113,7 +113,7 @@ def _raise_open_files() -> int:
     if soft == hard:
         return soft
     reason = ""
-    for most in (hard, _OPEN_MAX):
+    for most in (hard, min(_OPEN_MAX, hard)):
         if reason and soft >= most:
             break
         try:

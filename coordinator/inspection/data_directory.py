@@ -17,7 +17,16 @@ from coordinator.log.directories import DELETED_SUFFIX, WORKERS, is_partition_di
 from coordinator.log.segment import LOG_SUFFIX
 from coordinator.logs.topic_ids import topic_id_of
 from coordinator.metadata.catalog import INTERNAL_TOPICS
-from coordinator.metadata.encoding import FORMAT, LOG, SNAPSHOT, Metadata, MetadataDamagedError, decode_snapshot, replay
+from coordinator.metadata.encoding import (
+    FORMAT,
+    LOG,
+    SNAPSHOT,
+    Metadata,
+    MetadataDamagedError,
+    changes_in,
+    decode_snapshot,
+    replay,
+)
 from coordinator.metadata.import_local import SUFFIX as IMPORTED
 from coordinator.metadata.keys import PARTITIONS, created_key, partition_state, topic_key
 from coordinator.nodes import identity, inventory
@@ -32,6 +41,12 @@ _MISSING: Final = "restore it from a backup; in a cluster the node copies it fro
 
 _RESTORE_BOTH: Final = "restore both from one backup"
 _RESTORE_ALL: Final = "nothing of a worker is kept elsewhere: restore the whole data directory from one backup"
+
+_PUT_ASIDE: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
+    (SNAPSHOT + IMPORTED, decode_snapshot),
+    (LOG + IMPORTED, lambda content: list(changes_in(content))),
+)
+"""What a single node's metadata became when they were imported, and what compares their checksums."""
 
 Where = tuple[str, int]
 """Topic id and number of a partition."""
@@ -194,16 +209,19 @@ class _NodeFiles:
             known = self._metadata(names, -1 if node is None else node.node_id)
         logs = self._decoded(names, inventory.PATH, inventory.decode)
         self._decoded(names, watermarks.PATH, watermarks.decode)
+        for name, decode in _PUT_ASIDE:
+            self._decoded(names, name, decode, is_read=False)
         return known if logs is None else {where: known.get(where, "") for where in logs}
 
-    def _decoded(self, names: Sequence[str], name: str, decode: Callable[[bytes], Any]) -> Any:
-        """What a file says, None without it, or when it is damaged."""
+    def _decoded(self, names: Sequence[str], name: str, decode: Callable[[bytes], Any], is_read: bool = True) -> Any:
+        """What a file says, None without it, or when it is damaged; ``is_read``: by the daemon."""
         if name not in names:
             return None
         try:
             return decode(self._storage.read_file(name))
         except (MetadataDamagedError, watermarks.HintsError, OSError) as error:
-            self.findings.append(Finding(True, "", name, str(error)))
+            why = str(error) if is_read else f"{error}; nothing reads it since it was imported into a cluster"
+            self.findings.append(Finding(is_read, "", name, why))
             return None
 
     def _metadata(self, names: Sequence[str], node_id: int) -> dict[Where, str]:

@@ -33,7 +33,7 @@ from coordinator.log.producer_snapshots import write_snapshot
 from coordinator.log.recovery import open_directory
 from coordinator.log.segment import swap_name
 from coordinator.metadata.authority import KeyValue
-from coordinator.metadata.encoding import encode_entry
+from coordinator.metadata.encoding import encode_change, encode_entry
 from coordinator.metadata.encoding import encode_snapshot as encode_metadata
 from coordinator.nodes import identity
 from coordinator.nodes.cleanliness import NodeRecord
@@ -381,6 +381,22 @@ def test_a_worker_whose_directory_is_gone_is_told_and_what_is_no_workers_is_a_no
     (tmp_path / "metadata.json").unlink()
     lost, *_ = told(tmp_path)
     assert (lost["kind"], lost["file"]) == ("damage", "metadata.json")
+
+
+def test_damage_in_metadata_that_was_imported_into_a_cluster_is_a_note(whole: Path, tmp_path: Path) -> None:
+    with_workers(whole, tmp_path)
+    whole_metadata = (tmp_path / "metadata.json").read_bytes()
+    change = encode_change(2, {"topics/gone": None})
+    (tmp_path / "metadata.json.imported").write_bytes(whole_metadata)
+    (tmp_path / "metadata.changes.imported").write_bytes(change)
+    (verdict,) = told(tmp_path)
+    assert verdict["notes"] == 0
+    (tmp_path / "metadata.json.imported").write_bytes(whole_metadata.replace(b"orders", b"0rders"))
+    (tmp_path / "metadata.changes.imported").write_bytes(change.replace(b"gone", b"g0ne"))
+    first, second, verdict = told(tmp_path)
+    assert (first["file"], second["file"]) == ("metadata.json.imported", "metadata.changes.imported")
+    assert first["why"].endswith("nothing reads it since it was imported into a cluster")
+    assert (verdict["notes"], verdict["damaged"]) == (2, 0)
 
 
 def test_what_a_daemon_exchanges_meanwhile_is_looked_at_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from coordinator.metrics.definitions import METRICS
 from coordinator.server.call import Call, Handler
 from coordinator.server.dispatch import Dispatcher
 from coordinator.server.listener import ConnectionLimits, Listener, native_port
@@ -110,6 +111,7 @@ async def test_a_clock_is_read_for_few_heartbeats() -> None:
     heartbeats = meter.by_api()["Heartbeat"]
     assert (heartbeats.requests, clock.asked) == (2 * SAMPLED + 1, 2 * 3)
     assert (heartbeats.seconds.count, round(heartbeats.seconds.total, 6)) == (3, 0.003)
+    assert f"of native Heartbeats one in {SAMPLED}" in METRICS["cohort_request_duration_seconds"].text
 
 
 async def test_a_heartbeat_that_is_refused_is_timed_as_one_that_is_not() -> None:
