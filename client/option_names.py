@@ -15,7 +15,11 @@ from typing import Any, Final, TypeVar, cast
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-_WITHOUT_NAME: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+_WITHOUT_NAME: Final = (
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_KEYWORD,
+)
 
 RENAMED: Final[dict[str, str]] = {
     "auto_commit": "enable_auto_commit",
@@ -98,38 +102,49 @@ NOT_NEEDED_BY: Final[dict[str, dict[str, str]]] = {
     },
     "Producer": dict.fromkeys(("topic", "topics"), _OF_SEND),
 }
-"""The same, for one class only."""
+"""The same, for one class only and what is made of it, such as ``TracedConsumer``."""
 
 
 def explains_options(constructor: Constructor) -> Constructor:
-    """Decorates an ``__init__``: an option it does not have raises ``TypeError`` naming the one that is meant."""
-    parameters = list(inspect.signature(constructor).parameters.values())[1:]
-    options = [parameter.name for parameter in parameters if parameter.kind not in _WITHOUT_NAME]
+    """Decorates an ``__init__``: an option it does not have raises ``TypeError`` naming the one that is meant.
+
+    Classes made of its own are advised as it is, with the options that they add.
+    """
+    options = _options_of(constructor)
 
     @functools.wraps(constructor)
     def checked(self: object, *args: Any, **kwargs: Any) -> None:
         unknown = [name for name in kwargs if name not in options]
         if unknown:
-            raise TypeError(unknown_options(type(self).__name__, unknown, options))
+            raise TypeError(unknown_options(type(self), unknown))
         constructor(self, *args, **kwargs)
 
     return cast("Constructor", checked)
 
 
-def unknown_options(owner: str, unknown: Collection[str], options: Collection[str]) -> str:
-    """What to say of options that ``owner``, a class with ``options``, does not have."""
-    problems = [f"{owner} has no option {name!r}: {_instead(owner, name, options)}" for name in unknown]
+def unknown_options(owner: type, unknown: Collection[str]) -> str:
+    """What to say of options that a class, of ``Producer`` and the like or made of one, does not have."""
+    constructors = filter(inspect.isfunction, (vars(base).get("__init__") for base in reversed(owner.__mro__)))
+    known = dict.fromkeys(name for each in constructors for name in _options_of(each))
+    options = [name for name in known if name not in unknown]  # a class may hand on what it alone knows
+    problems = [f"{owner.__name__} has no option {name!r}: {_instead(owner, name, options)}" for name in unknown]
     return "; ".join(problems)
 
 
-def _instead(owner: str, name: str, options: Collection[str]) -> str:
+def _options_of(constructor: Callable[..., None]) -> list[str]:
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    return [parameter.name for parameter in parameters if parameter.kind not in _WITHOUT_NAME]
+
+
+def _instead(owner: type, name: str, options: Collection[str]) -> str:
     plain = name.replace(".", "_").replace("-", "_").lower()
-    if plain in options:
+    if plain != name and plain in options:
         return f"it is named {plain}"
     renamed = RENAMED.get(plain)
     if renamed in options:
         return f"it is named {renamed}"
-    advice = NOT_NEEDED_BY.get(owner, {}).get(plain) or NOT_NEEDED.get(plain)
+    of_class = (NOT_NEEDED_BY.get(base.__name__, {}).get(plain) for base in owner.__mro__)
+    advice = next(filter(None, of_class), None) or NOT_NEEDED.get(plain)
     if advice is not None:
         return advice
     near = difflib.get_close_matches(plain, options, n=1)

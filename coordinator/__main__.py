@@ -50,6 +50,9 @@ again and again."""
 
 _ABANDONED_START_S: Final = 2.0
 
+_OPEN_MAX: Final = 10_240
+"""As many open files as macOS takes for a soft limit where the hard one names no bound (setrlimit(2) of macOS)."""
+
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -109,13 +112,19 @@ def _raise_open_files() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # some systems have a lower bound of their own
-        log.warning("open_files_not_raised", open_files=soft, error=str(error))
-        return soft
-    log.info("open_files_raised", before=soft, now=hard)
-    return hard
+    reason = ""
+    for most in (hard, min(_OPEN_MAX, hard)):
+        if reason and soft >= most:
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        except (OSError, ValueError) as error:  # some systems have a lower bound of their own
+            reason = str(error)
+        else:
+            log.info("open_files_raised", before=soft, now=most)
+            return most
+    log.warning("open_files_not_raised", open_files=soft, error=reason)
+    return soft
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -27,7 +27,7 @@ def _boot_id() -> str:
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Where there is none (macOS), the monotonic clock, which stands still while the machine sleeps, as its processes do."""
+"""Where there is none (macOS), the monotonic clock, which goes on there while the machine sleeps."""
 
 SYSTEM_ORIGINS = Origins(
     wall_ms=lambda: time.time_ns() // 1_000_000,

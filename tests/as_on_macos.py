@@ -11,6 +11,9 @@ import pathlib
 import time
 from typing import Any
 
+TAKEN = ("fdatasync", "CLOCK_BOOTTIME", "/proc")
+"""What is not there, as docs/operate.md names it."""
+
 _read_text = pathlib.Path.read_text
 
 

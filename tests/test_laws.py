@@ -44,7 +44,7 @@ _IMPURE = {"asyncio", "os", "socket", "time", "random", "threading", "uuid", "se
 _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
 ]
-_SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
+_SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget", "errors_within")]
 _RUNTIME = [f"coordinator/runtime/{name}.py" for name in ("admission", "held_commits", "effects", "core", "unfinished")]
 _LOG_CORES = (
     *("producers", "transactions", "compaction", "retention", "index", "aborted", "config", "errors"),

@@ -7,11 +7,11 @@ several pairs of rounds, and the medians count. Nobody scrapes meanwhile, which 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from statistics import median, quantiles
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from client.admin import Admin
 from client.bench import commits, heartbeats
@@ -32,15 +32,15 @@ Work = Callable[[], Awaitable[int]]
 
 
 class Pair(NamedTuple):
-    """Microseconds of the daemon's processor time an item, without metrics and with them."""
+    """Microseconds of processor time an item, without what is measured and with it."""
 
     without: float
-    metered: float
+    added: float
 
     @property
     def more_percent(self) -> float:
-        """What metrics add."""
-        return 100 * (self.metered / self.without - 1)
+        """What it adds."""
+        return 100 * (self.added / self.without - 1)
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
@@ -65,22 +65,22 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                     if at or setting.quick:  # the first round warms up
                         measured.setdefault(name, []).append(Pair(spent[0], spent[1]))
     for name, pairs in measured.items():
-        yield _figure(name, pairs, starts, seconds)
+        params = {"target": TARGET, "starts": starts, "round_s": seconds}
+        yield cost_figure("metrics_cost", f"{name}_us", pairs, "the same without --http", params)
 
 
-def _figure(name: str, pairs: list[Pair], starts: int, seconds: float) -> Figure:
+def cost_figure(bench: str, metric: str, pairs: list[Pair], floor_name: str, params: Mapping[str, Any]) -> Figure:
+    """The medians of pairs that were measured side by side, and by how many percent they differ."""
     more = [pair.more_percent for pair in pairs]
     low, _, high = quantiles(more, n=4) if len(more) > 1 else (more[0],) * 3
-    params = {
+    told = {
         "more_percent": round(median(more), 2),
         "middle_half": f"{low:.2f} to {high:.2f} %",
-        "target": TARGET,
         "pairs": len(pairs),
-        "starts": starts,
-        "round_s": seconds,
+        **params,
     }
-    metered, without = median(pair.metered for pair in pairs), median(pair.without for pair in pairs)
-    return Figure("metrics_cost", f"{name}_us", metered, "us", without, "the same without --http", params)
+    added, without = median(pair.added for pair in pairs), median(pair.without for pair in pairs)
+    return Figure(bench, metric, added, "us", without, floor_name, told)
 
 
 async def _cost_us(server: ServerProcess, work: Work) -> float:

@@ -35,6 +35,7 @@ SUMMARIES: Final[dict[str, str]] = {
     "flat_memory": "the daemon's memory while ten gigabytes pass through it",
     "memory": "bytes that a daemon keeps for each connection, member, group, offset, partition and producer id",
     "metrics_cost": "what --http adds to the daemon's time for a heartbeat, a commit and a record; needs the extra web",
+    "tracing_cost": "what spans add to a client's time for a send, a handler's call and a commit; needs the extra otel",
     "load": "restart with 1,000,000 committed offsets in the log: time and memory",
     "spark": "rows a second into and through Spark, and what a micro-batch takes; needs the extra spark",
     "spark_kafka": (

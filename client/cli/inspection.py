@@ -15,20 +15,23 @@ from client.cli.output import Output
 from client.cli.processes import child_environment
 
 _DUMP: Final = """\
-Prints what files of a partition's log say: a segment (.log) batch by batch, an index (.index), a snapshot of producers
-(.producers), checkpoint, leader-epochs, cleaner-point and clean-end. In the logs of groups and transactions
-(__consumer_offsets-N, __transaction_state-N) each record is told in words. Every checksum is compared; what is damaged is
-named, and the rest is shown. It only reads: a daemon may go on using the file.
+Prints what files of a data directory say. Of a partition's log: a segment (.log) batch by batch, an index (.index), a
+snapshot of producers (.producers), checkpoint, leader-epochs, cleaner-point and clean-end. In the logs of groups and
+transactions (__consumer_offsets-N, __transaction_state-N) each record is told in words. Of the directory itself: the
+metadata (metadata.json, metadata.changes) key by key, node.json, inventory, high-watermarks, lock, reserve and writable.
+Every checksum is compared; what is damaged is named, and the rest is shown. It only reads: a daemon may go on using it.
 
-Exit status 1 if something in a file is damaged, or is no file of a log."""
+Exit status 1 if something in a file is damaged, or is no file of a data directory."""
 _DUMP_EXAMPLES: Final = """\
   cohort log dump cohort-data/lines-0/00000000000000000000.log
   cohort log dump cohort-data/lines-0/00000000000000000000.log --values --from 1200 --until 1210
   cohort log dump cohort-data/__consumer_offsets-7/00000000000000000000.log
-  cohort log dump cohort-data/lines-0/checkpoint cohort-data/lines-0/leader-epochs --json"""
+  cohort log dump cohort-data/lines-0/checkpoint cohort-data/lines-0/leader-epochs --json
+  cohort log dump cohort-data/metadata.json cohort-data/node.json"""
 _CHECK: Final = """\
-Compares every checksum in a data directory, offline: batches, indexes, snapshots, checkpoints and metadata. What is wrong is
-told with partition, file and position, and what to do about it. What a crash leaves, and the next start mends, is a note.
+Compares every checksum in a data directory, offline: batches, also those that Kafka's clients have made within them,
+indexes, snapshots, checkpoints and metadata, of all workers of cohortd --workers. What is wrong is told with partition,
+file and position, and what to do about it. What a crash leaves, and the next start mends, is a note.
 
 It only reads. A directory that a daemon uses is refused; with --running it is looked at all the same, and nothing is told
 that may come from what the daemon writes meanwhile. While it looks, no daemon starts there, unless --running is given.
@@ -46,8 +49,10 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     """Adds ``log`` and ``check``."""
     group = add_command(subparsers, "log", "look into files of a data directory", examples=_LOG_EXAMPLES)
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    parser = add_command(commands, "dump", "print what files of a log say", description=_DUMP, examples=_DUMP_EXAMPLES)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a file in a partition's directory, or a copy of one")
+    parser = add_command(
+        commands, "dump", "print what files of a data directory say", description=_DUMP, examples=_DUMP_EXAMPLES
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a file of a data directory, or a copy of one")
     parser.add_argument(
         "--from", dest="first", metavar="OFFSET", type=whole, help="leave out what is before this offset"
     )

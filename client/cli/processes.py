@@ -51,8 +51,16 @@ class ServerProcess:
         return self._process.pid
 
     def resident_bytes(self, which: Literal["VmRSS", "VmHWM"]) -> int:
-        """Its resident memory as Linux tells it: ``VmRSS`` now, ``VmHWM`` the most it ever had."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+        """Its resident memory in bytes: ``VmRSS`` now, ``VmHWM`` the most it ever had.
+
+        Raises ``CommandError`` where no Linux tells it.
+        """
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        except OSError as error:
+            why = f"the memory of {self._name} is read from /proc/{self.pid}/status, which only Linux has: {error.strerror}"
+            raise CommandError(why) from error
+        for line in lines:
             if line.startswith(f"{which}:"):
                 return int(line.split()[1]) * 1024
         raise CommandError(f"/proc/{self.pid}/status does not tell {which}")
@@ -135,8 +143,14 @@ class ServerProcess:
 
 
 def cpu_s(pid: int) -> float:
-    """The processor time of a process, of all its threads so far, in seconds."""
-    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
+    """The processor time of a process, of all its threads so far, in seconds.
+
+    Raises ``CommandError`` where the system does not tell it of another process: only Linux does, of one that runs.
+    """
+    try:
+        return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
+    except OSError as error:
+        raise CommandError(f"the processor time of process {pid} is not told, as on Linux: {error.strerror}") from error
 
 
 def daemon(data_dir: Path, *options: str) -> ServerProcess:

@@ -25,6 +25,11 @@ RESERVE_BYTES: Final = 1024 * 1024
 """Room for a checkpoint, what is remembered of thousands of producers, and the metadata of thousands of partitions."""
 
 
+def content(size: int) -> bytes:
+    """What is in a reserve of so many bytes."""
+    return hashlib.shake_256(PATH.encode()).digest(size)
+
+
 class Reserve:
     """The reserve of one data directory. There is none before ``restore`` is called. All methods block."""
 
@@ -74,7 +79,7 @@ class Reserve:
         file = self._storage.open(PATH, create=True)
         try:
             # File systems that compress would keep no room for zeros.
-            file.append([hashlib.shake_256(PATH.encode()).digest(self._size)])
+            file.append([content(self._size)])
             file.sync()  # only now it is certain that there are blocks for it
         except OSError:
             with suppress(OSError):  # the next try removes it

@@ -13,13 +13,13 @@ from contextlib import nullcontext
 
 from coordinator.filesystem.files import ReadOnlyStorage, place_of
 from coordinator.filesystem.storage import DataDirectoryLockedError
-from coordinator.inspection.data_directory import DirectoryCheck, NotADataDirectoryError, bytes_in, locked, names_in
+from coordinator.inspection.data_directory import DirectoryCheck
 from coordinator.inspection.file_dump import UnknownFileError, dump_file
 from coordinator.inspection.findings import Report
 from coordinator.inspection.output import Output, Progress
 from coordinator.inspection.partition_check import Depth
+from coordinator.inspection.roots import LOCK, NotADataDirectoryError, bytes_in, locked, roots_in
 from coordinator.inspection.segment_dump import VALUE_BYTES, Wanted
-from coordinator.log.directories import is_partition_directory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,21 +71,19 @@ def _dump(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    storage, output = ReadOnlyStorage(options.directory), Output(sys.stdout, as_json=options.json)
+    output = Output(sys.stdout, as_json=options.json)
     try:
-        names = names_in(storage, options.partitions)
-        with nullcontext() if options.running else locked(storage):
-            logs = options.partitions or [name for name in names if is_partition_directory(name)]
-            progress = Progress(sys.stderr, bytes_in(storage, [name for name in logs if storage.is_directory(name)]))
+        roots = roots_in(options.directory, options.partitions)
+        with nullcontext() if options.running else locked(roots):
+            progress = Progress(sys.stderr, bytes_in(roots))
             report = Report(output, progress)
-            DirectoryCheck(storage, report, progress, Depth(options.records, options.running)).run(
-                names, options.partitions
-            )
+            for root in roots:
+                DirectoryCheck(root, report, progress, Depth(options.records, options.running)).run()
             return 0 if report.verdict(options.directory) else 1
     except DataDirectoryLockedError as error:
         why = (
-            f"{options.directory} is used by {error.holder}, and what is being written looks damaged: stop it, look at a "
-            "copy of the directory, or give --running, which tells only what cannot come from that"
+            f"{error.path.removesuffix(f'/{LOCK}')} is used by {error.holder}, and what is being written looks damaged: "
+            "stop it, look at a copy of the directory, or give --running, which tells only what cannot come from that"
         )
         print(f"cohort: {why}", file=sys.stderr)
     except (NotADataDirectoryError, OSError) as error:

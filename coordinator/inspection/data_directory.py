@@ -2,64 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from coordinator.filesystem import reserve
 from coordinator.filesystem.files import ReadOnlyStorage
 from coordinator.filesystem.storage import TEMPORARY_SUFFIX
 from coordinator.inspection.findings import Finding, Report
 from coordinator.inspection.output import Progress
 from coordinator.inspection.partition_check import Depth, PartitionCheck
+from coordinator.inspection.roots import LOCK, PROBE, Root, is_worker, workers_in
 from coordinator.log.checkpoints import CHECKPOINT
 from coordinator.log.directories import DELETED_SUFFIX, WORKERS, is_partition_directory
 from coordinator.log.segment import LOG_SUFFIX
 from coordinator.logs.topic_ids import topic_id_of
 from coordinator.metadata.catalog import INTERNAL_TOPICS
-from coordinator.metadata.encoding import FORMAT, LOG, SNAPSHOT, Metadata, MetadataDamagedError, decode_snapshot, replay
+from coordinator.metadata.encoding import (
+    FORMAT,
+    LOG,
+    SNAPSHOT,
+    Metadata,
+    MetadataDamagedError,
+    changes_in,
+    decode_snapshot,
+    replay,
+)
 from coordinator.metadata.import_local import SUFFIX as IMPORTED
-from coordinator.metadata.keys import created_key, partition_state, topic_key
+from coordinator.metadata.keys import PARTITIONS, created_key, partition_state, topic_key
 from coordinator.nodes import identity, inventory
 from coordinator.replication import watermarks
 from coordinator.replication.replica_logs import DAMAGED, STRAY
 
-LOCK: Final = "lock"
 _LOOKS: Final = 3
 """A partition that changes while a daemon uses it is looked at so often."""
 _ASIDE: Final = (STRAY, DAMAGED)
-_FILES: Final = frozenset({LOCK, "reserve", "writable", SNAPSHOT, LOG, identity.PATH, inventory.PATH, watermarks.PATH})
+_FILES: Final = frozenset({LOCK, reserve.PATH, PROBE, SNAPSHOT, LOG, identity.PATH, inventory.PATH, watermarks.PATH})
 _MISSING: Final = "restore it from a backup; in a cluster the node copies it from the leader at its next start"
 
 _RESTORE_BOTH: Final = "restore both from one backup"
+_RESTORE_ALL: Final = "nothing of a worker is kept elsewhere: restore the whole data directory from one backup"
+
+_PUT_ASIDE: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
+    (SNAPSHOT + IMPORTED, decode_snapshot),
+    (LOG + IMPORTED, lambda content: list(changes_in(content))),
+)
+"""What a single node's metadata became when they were imported, and what compares their checksums."""
 
 Where = tuple[str, int]
 """Topic id and number of a partition."""
 
 
-class NotADataDirectoryError(Exception):
-    """There is nothing to check; the text says what is there instead."""
-
-
 class DirectoryCheck:
     """Looks at a directory and tells a report what it finds."""
 
-    def __init__(self, storage: ReadOnlyStorage, report: Report, progress: Progress, depth: Depth) -> None:
-        self._storage = storage
+    def __init__(self, root: Root, report: Report, progress: Progress, depth: Depth) -> None:
+        self._root = root
+        self._storage = root.storage
         self._report = report
         self._progress = progress
         self._depth = depth
 
-    def run(self, names: Sequence[str], only: Sequence[str]) -> None:
-        """Looks at all in ``names``, or at the partitions in ``only``. Raises ``OSError`` when it cannot list the root."""
-        partitions = only or [name for name in names if self._is_log(name)]
-        if not only:
-            known = self._files(names)
+    def run(self) -> None:
+        """Looks at all of it, or at the partitions that are asked for. Raises ``OSError`` when it cannot list the root."""
+        partitions = self._root.logs
+        if not self._root.only:
+            known = self._files(self._root.names)
             self._missing(partitions, known)
         for name in partitions:
             self._partition(name)
-
-    def _is_log(self, name: str) -> bool:
-        return is_partition_directory(name) and self._storage.is_directory(name)
 
     def _partition(self, name: str) -> None:
         """A log that a daemon changes meanwhile is looked at again before something is told of it."""
@@ -72,7 +82,7 @@ class DirectoryCheck:
             except OSError as error:
                 if self._depth.running and not self._storage.exists(name):
                     return  # the topic was deleted meanwhile
-                self._report.tell(Finding(True, name, "", f"its directory cannot be read: {error}", "look at the disk"))
+                self._say(Finding(True, name, "", f"its directory cannot be read: {error}", "look at the disk"))
                 return
             if not (changed and any(found.damage for found in check.findings)):
                 for found in check.findings:
@@ -80,7 +90,7 @@ class DirectoryCheck:
                 return
             if look == _LOOKS:
                 why = "it changes all the time, and nothing certain can be said: look again without a daemon"
-                self._report.tell(Finding(False, name, "", why))
+                self._say(Finding(False, name, "", why))
 
     def _state(self, name: str) -> tuple[bytes, list[tuple[str, int]]]:
         """What a daemon changes of a log but for the end of its last segment: checkpoint, names, sizes."""
@@ -98,7 +108,10 @@ class DirectoryCheck:
     def _tell(self, found: Finding) -> None:
         """Of what a daemon uses meanwhile only damage is told: notes are about what starts find, and come from its work."""
         if found.damage or not self._depth.running:
-            self._report.tell(found)
+            self._say(found)
+
+    def _say(self, found: Finding) -> None:
+        self._report.tell(found.below(self._root.below))
 
     def _files(self, names: Sequence[str]) -> dict[Where, str]:
         """Looks at the files of the data directory itself. Returns which logs should be there, and their names."""
@@ -109,9 +122,27 @@ class DirectoryCheck:
                 break
         for found in files.findings:
             self._tell(found)
+        if not self._root.below and self._storage.is_directory(WORKERS):
+            self._workers(names, files.replicas_on)
         for name in names:
             self._name(name)
         return known
+
+    def _workers(self, names: Sequence[str], having: frozenset[int]) -> None:
+        """Tells which workers' directories are gone; ``having`` are the nodes that have partitions, the first one too.
+
+        What is in the others is looked at as in this one.
+        """
+        if SNAPSHOT not in names:
+            why = f"it is missing beside {WORKERS}, which have the partitions of a daemon with several workers"
+            self._tell(Finding(True, "", SNAPSHOT, why, _RESTORE_ALL))
+        there = {int(name) for name in workers_in(self._root)}
+        for number in sorted(having - there - {0}):
+            why = "this worker has partitions, and its directory is not here"
+            self._tell(Finding(True, "", f"{WORKERS}/{number}", why, _RESTORE_ALL))
+        for name in self._storage.list(WORKERS):
+            if not is_worker(name):
+                self._note(f"{WORKERS}/{name}", "no worker's directory has this name: it is passed over")
 
     def _name(self, name: str) -> None:
         """Tells what is no part of a data directory, or left over."""
@@ -122,12 +153,7 @@ class DirectoryCheck:
                 self._note(
                     name, "a start has set it aside, as it was no log of this node or damaged: it is not looked at"
                 )
-            elif name == WORKERS:
-                paths = " ".join(f"{self._storage.root}/{WORKERS}/{each}" for each in self._storage.list(WORKERS))
-                self._note(
-                    name, f"the other workers have directories of their own, which are to be checked too: {paths}"
-                )
-            elif not is_partition_directory(name):
+            elif not is_partition_directory(name) and (name != WORKERS or self._root.below):
                 self._note(name, "no directory of Cohort has this name: it is passed over")
         elif name.endswith(TEMPORARY_SUFFIX):
             self._note(name, "it was being written when the daemon ended")
@@ -141,10 +167,10 @@ class DirectoryCheck:
         gone = known.keys() - there
         if gone and self._depth.running:  # a topic may have been made or deleted since
             gone &= _NodeFiles(self._storage, True).read().keys()
-            gone -= {self._where(name, by_name) for name in self._storage.list("") if self._is_log(name)}
+            gone -= {self._where(name, by_name) for name in self._storage.list("") if self._root.is_log(name)}
         for where in sorted(gone):
             name = known[where] or f"partition {where[1]} of the topic with the id {where[0]}"
-            self._report.tell(Finding(True, name, "", "it should be here, and is not", _MISSING))
+            self._say(Finding(True, name, "", "it should be here, and is not", _MISSING))
         for name in partitions:
             if known and self._where(name, by_name) not in known:
                 self._note(name, "nothing says that this log belongs to the node: a start does not open it")
@@ -162,10 +188,14 @@ class DirectoryCheck:
 
 
 class _NodeFiles:
-    """The files that say what a data directory has; ``findings`` are those of the last ``read``."""
+    """The files that say what a data directory has; ``findings`` are those of the last ``read``.
+
+    ``replicas_on`` are the nodes on which the metadata has partitions.
+    """
 
     def __init__(self, storage: ReadOnlyStorage, running: bool) -> None:
         self.findings: list[Finding] = []
+        self.replicas_on: frozenset[int] = frozenset()
         self._storage = storage
         self._running = running
 
@@ -179,16 +209,19 @@ class _NodeFiles:
             known = self._metadata(names, -1 if node is None else node.node_id)
         logs = self._decoded(names, inventory.PATH, inventory.decode)
         self._decoded(names, watermarks.PATH, watermarks.decode)
+        for name, decode in _PUT_ASIDE:
+            self._decoded(names, name, decode, is_read=False)
         return known if logs is None else {where: known.get(where, "") for where in logs}
 
-    def _decoded(self, names: Sequence[str], name: str, decode: Callable[[bytes], Any]) -> Any:
-        """What a file says, None without it, or when it is damaged."""
+    def _decoded(self, names: Sequence[str], name: str, decode: Callable[[bytes], Any], is_read: bool = True) -> Any:
+        """What a file says, None without it, or when it is damaged; ``is_read``: by the daemon."""
         if name not in names:
             return None
         try:
             return decode(self._storage.read_file(name))
         except (MetadataDamagedError, watermarks.HintsError, OSError) as error:
-            self.findings.append(Finding(True, "", name, str(error)))
+            why = str(error) if is_read else f"{error}; nothing reads it since it was imported into a cluster"
+            self.findings.append(Finding(is_read, "", name, why))
             return None
 
     def _metadata(self, names: Sequence[str], node_id: int) -> dict[Where, str]:
@@ -205,6 +238,8 @@ class _NodeFiles:
         except (MetadataDamagedError, OSError) as error:
             self.findings.append(Finding(True, "", SNAPSHOT, str(error)))
             return {}
+        states = [partition_state(entry) for key, entry in metadata.keys.items() if key.startswith(PARTITIONS)]
+        self.replicas_on = frozenset(node for state in states for node in state.replicas)
         return _logs_of(metadata, node_id)
 
 
@@ -226,59 +261,3 @@ def _logs_of(metadata: Metadata, node_id: int) -> dict[Where, str]:
         if node_id < 0 or node_id in partition_state(entry).replicas:
             logs[topic_id, int(index)] = f"{names[topic_id]}-{int(index)}"
     return logs
-
-
-def names_in(storage: ReadOnlyStorage, only: Sequence[str]) -> list[str]:
-    """What is in a data directory. Raises ``NotADataDirectoryError`` when it is none, or lacks one of ``only``."""
-    try:
-        names = storage.list("")
-    except OSError as error:
-        raise NotADataDirectoryError(f"{storage.root} is no directory that can be read: {error.strerror}") from error
-    if any(name.endswith(LOG_SUFFIX) for name in names):
-        raise NotADataDirectoryError(
-            f"{storage.root} is the directory of a partition: give the data directory above it, and then its name to look "
-            "at no other"
-        )
-    ours = (SNAPSHOT, LOG, identity.PATH, inventory.PATH)
-    if not any(name in names for name in ours) and not any(_has_segments(storage, name) for name in names):
-        there = f"it has {names[0]} and {len(names) - 1} more" if names else "it is empty"
-        raise NotADataDirectoryError(f"{storage.root} is no data directory of Cohort: {there}")
-    for name in only:
-        if name not in names or not is_partition_directory(name):
-            raise NotADataDirectoryError(f"{storage.root} has no partition {name}: give names such as lines-0")
-    return names
-
-
-def _has_segments(storage: ReadOnlyStorage, name: str) -> bool:
-    if not is_partition_directory(name) or not storage.is_directory(name):
-        return False
-    return any(file.endswith(LOG_SUFFIX) for file in storage.list(name))
-
-
-def bytes_in(storage: ReadOnlyStorage, partitions: Sequence[str]) -> int:
-    """The size of all segments, for the progress; of what goes away meanwhile nothing counts."""
-    total = 0
-    for directory in partitions:
-        try:
-            segments = [name for name in storage.list(directory) if name.endswith(LOG_SUFFIX)]
-            total += sum(storage.size(f"{directory}/{name}") for name in segments)
-        except OSError:  # the check says what is wrong
-            continue
-    return total
-
-
-@contextmanager
-def locked(storage: ReadOnlyStorage) -> Iterator[None]:
-    """No daemon begins to use the directory meanwhile. Raises ``DataDirectoryLockedError`` when one does already.
-
-    A directory without a lock file has not been used yet, or was copied without it.
-    """
-    try:
-        lock = storage.lock(LOCK)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()

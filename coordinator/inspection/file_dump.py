@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from coordinator.filesystem.files import ReadOnlyStorage
 from coordinator.inspection.coordinator_records import Contents, contents_of
+from coordinator.inspection.node_files import DAMAGED, ForeignContentError, node_file_shown_by
 from coordinator.inspection.output import Output, counted, plain, time_text
 from coordinator.inspection.segment_dump import SegmentDump, Wanted
 from coordinator.log.checkpoints import (
@@ -38,13 +39,12 @@ MAX_BYTES: Final = 512 * 1024 * 1024
 """A file that is read as a whole may be as large; Cohort writes none that is nearly so."""
 _ANY_INTERVAL: Final = 1
 _SEGMENTS: Final = (LOG_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
-_TEXTS: Final = ("metadata.json", "metadata.changes", "node.json", "inventory", "high-watermarks", "lock")
 
 Show = Callable[[Output, bytes, Wanted], None]
 
 
 class UnknownFileError(Exception):
-    """It is no file of a partition's log; the text says what it looks like."""
+    """It is no file of a data directory; the text says what it looks like."""
 
 
 def dump_file(
@@ -67,16 +67,22 @@ def dump_file(
             return True
         show = _shown_by(name, head)
         if show is None:
-            raise UnknownFileError(_what_it_is(path, name, head))
+            raise UnknownFileError(_what_it_is(path, head))
         if file.size() > MAX_BYTES:
-            raise UnknownFileError(f"{path} has {file.size():,} bytes: no such file of a log is as large")
+            raise UnknownFileError(f"{path} has {file.size():,} bytes: no such file of Cohort is as large")
         data = file.read(0, file.size())
     finally:
         file.close()
     try:
         show(output, data, wanted)
+    except ForeignContentError:
+        begins = f"begins with {head!r}, as no such file of Cohort does"
+        raise UnknownFileError(f"{path} {begins}: it is of another program") from None
     except ChecksumError as error:
         output.tell("damage", f"{path} is damaged: {error}", {"file": path, "why": str(error)})
+        return False
+    except DAMAGED as error:  # which names the file
+        output.tell("damage", f"{path}: {error}", {"file": path, "why": str(error)})
         return False
     return True
 
@@ -92,19 +98,21 @@ def _base(name: str) -> int | None:
 def _shown_by(name: str, head: bytes) -> Show | None:
     if name in _BY_NAME:
         return _BY_NAME[name]
+    of_node = node_file_shown_by(name)
+    if of_node is not None:
+        return lambda output, data, wanted: of_node(output, data)
     for suffix, show in _BY_SUFFIX:
         if name.endswith(suffix):
             return show
     return _BY_MAGIC.get(head[:3])
 
 
-def _what_it_is(path: str, name: str, head: bytes) -> str:
-    if name in _TEXTS:
-        return f"{path} is text: read it with cat; cohort check compares its checksum"
+def _what_it_is(path: str, head: bytes) -> str:
     begins = f"begins with {head!r}" if head else "is empty"
     return (
-        f"{path} {begins}, and neither that nor its name is of a file of a partition's log: give a segment (.log), "
-        "an index (.index), a snapshot of producers (.producers), checkpoint, leader-epochs, cleaner-point or clean-end"
+        f"{path} {begins}, and neither that nor its name is of a file of a data directory: give a segment (.log), "
+        "an index (.index), a snapshot of producers (.producers), checkpoint, leader-epochs, cleaner-point or clean-end of "
+        "a partition's log; or metadata.json, metadata.changes, node.json, inventory or high-watermarks"
     )
 
 

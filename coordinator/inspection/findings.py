@@ -25,6 +25,14 @@ class Finding(NamedTuple):
     position: int | None = None
     offset: int | None = None
 
+    def below(self, path: str) -> Finding:
+        """The same of a data directory at ``path`` in the one that is looked at; "" for that one itself."""
+        if not path:
+            return self
+        if self.directory:
+            return self._replace(directory=f"{path}/{self.directory}")
+        return self._replace(file=f"{path}/{self.file}")
+
 
 @dataclass(slots=True)
 class Tally:

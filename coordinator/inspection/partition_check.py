@@ -83,7 +83,7 @@ class PartitionCheck:
         self._progress = progress
         self._depth = depth
         self._of_file: dict[str, int] = {}
-        self._not_decoded: set[str] = set()
+        self._lacking: set[str] = set()
 
     def run(self) -> None:
         """Fills ``findings``. Raises ``OSError`` when the directory cannot be listed."""
@@ -266,28 +266,40 @@ class PartitionCheck:
         self._progress.advance(batch.header.length)
 
     def _wrong_within(self, name: str, batch: Batch) -> str:
-        """What is wrong with the records of a whole batch, "" for nothing."""
+        """What is wrong with the content of a whole batch, "" for nothing."""
         try:
             if batch.header.attributes & _CONTROL:
                 ends_in(batch.content, batch.header)
-            elif self._depth.records:
+                return ""
+            if batch.header.attributes & _KAFKA_BODY:
+                self._check_kafka(name, batch)
+            if self._depth.records:
                 self._decode(batch)
         except ProtocolError as error:
             return str(error)
         except ModuleNotFoundError as error:
-            why = what_to_install(error)
-            if why not in self._not_decoded:
-                self._not_decoded.add(why)
-                self._note(name, f"records are not decoded: {why}")
+            self._not_looked_at(name, "records are not decoded", error)
         return ""
+
+    def _check_kafka(self, name: str, batch: Batch) -> None:
+        """Compares the checksum that a Kafka client has made. Raises ``ProtocolError``."""
+        inner = kafka_batch_in(batch.content, 0, batch.header)
+        header = read_batch_header(inner)
+        try:
+            check_crc(inner, header)
+        except ModuleNotFoundError as error:
+            self._not_looked_at(name, "the checksums of Kafka's clients are not compared", error)
+
+    def _not_looked_at(self, name: str, what: str, error: ModuleNotFoundError) -> None:
+        """Tells once a partition what is missing for it."""
+        why = f"{what}: {what_to_install(error)}"
+        if why not in self._lacking:
+            self._lacking.add(why)
+            self._note(name, why)
 
     def _decode(self, batch: Batch) -> None:
         """Inflates the records and takes them apart. Raises ``ProtocolError``, ``ModuleNotFoundError``."""
-        header = batch.header
-        if header.attributes & _KAFKA_BODY:
-            inner = kafka_batch_in(batch.content, 0, header)
-            check_crc(inner, read_batch_header(inner))
-        columns = decode_columns(batch.content, 0, header)
+        columns = decode_columns(batch.content, 0, batch.header)
         columns.check()
         columns.headers()
         contents = contents_of(self._directory)
@@ -315,13 +327,19 @@ class PartitionCheck:
                 decode_clean_end(self._content(CLEAN_END), _CONFIG.index_interval_bytes)
             except (ChecksumError, OSError) as error:
                 self._note(CLEAN_END, f"{error}: the next start reads the last segment instead")
-        snapshot = file_name(active, PRODUCERS_SUFFIX)
-        if snapshot in names:
+        self._producers(names, active)
+
+    def _producers(self, names: Sequence[str], active: int) -> None:
+        """The snapshots of producers: the active segment's, and those of segments to which the log may be cut back."""
+        for name in names:
+            if base_offset_of(name, PRODUCERS_SUFFIX) is None:
+                continue
             try:
-                decode_snapshot(self._content(snapshot))
+                decode_snapshot(self._content(name))
             except (ChecksumError, OSError) as error:
-                self._damaged(snapshot, str(error), f"{_MADE_ANEW}, and at what producers are told once")
-        elif active > 0:
+                self._damaged(name, str(error), f"{_MADE_ANEW}, and at what producers are told once")
+        snapshot = file_name(active, PRODUCERS_SUFFIX)
+        if active > 0 and snapshot not in names:
             self._note(snapshot, "it is missing: the next start makes it anew from all segments")
 
     def _content(self, name: str) -> bytes:

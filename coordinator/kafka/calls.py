@@ -8,11 +8,11 @@ waits for the ``KafkaCall`` only; when it is gone, so is all that was asked for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from coordinator.server.call import Client, Handler, Steps, StepsLeft
+from coordinator.server.call import NO_ERRORS, Client, Handler, Steps, StepsLeft
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import STEP, WireCall, tell_failure
 from protocol.codec import decode_message
@@ -172,7 +172,7 @@ class Asked:
         """See ``Call``."""
         await self._kafka.until_its_turn()
 
-    def answer_packed(self, head: bytes, body: bytes) -> None:
+    def answer_packed(self, head: bytes, body: bytes, errors: Mapping[int, int] = NO_ERRORS) -> None:
         """See ``Call``: it is unpacked again."""
         self.answer(decode_message(type(self.request).response, unpack(head + body)))
 

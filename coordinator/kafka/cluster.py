@@ -14,6 +14,7 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Topic
 from coordinator.server.call import StepsLeft
 from coordinator.server.dispatch import STEP
+from coordinator.server.errors_within import errors_within
 from protocol.errors import ErrorCode
 from protocol.kafka.encoding import encode
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
@@ -124,10 +125,10 @@ class _Metadata:
     def _repeat(self, call: KafkaCall) -> bool:
         """Answers a request for all topics as the one before, if nothing has changed since; returns whether it did."""
         brokers = self._node.brokers(call)
-        body = self._whole.find(call.version, self._catalog.topics, brokers, self._node.controller(brokers))
-        if body is not None:
-            call.answer_packed(b"", body)
-        return body is not None
+        kept = self._whole.find(call.version, self._catalog.topics, brokers, self._node.controller(brokers))
+        if kept is not None:
+            call.answer_packed(b"", *kept)
+        return kept is not None
 
     def _to_create(self, request: MetadataRequest, wanted: list[MetadataRequestTopic]) -> list[str]:
         if not (self._creates and request.allow_auto_topic_creation):
@@ -179,8 +180,9 @@ class _Metadata:
         if wanted is None and _is_plain(request) and len(answered) >= _FEWEST_KEPT:
             body = b"".join(encode(response, call.version))
             if len(body) <= _MOST_KEPT_BYTES:
-                self._whole.keep(call.version, known, brokers, controller, body)
-                call.answer_packed(b"", body)
+                errors = errors_within(response)
+                self._whole.keep(call.version, known, brokers, controller, (body, errors))
+                call.answer_packed(b"", body, errors)
                 return
         call.reply(response)
 
@@ -214,6 +216,10 @@ def _is_plain(request: MetadataRequest) -> bool:
     return not (request.include_topic_authorized_operations or request.include_cluster_authorized_operations)
 
 
+_Body = tuple[bytes, Mapping[int, int]]
+"""An answer, encoded, and how often each error code is in it."""
+
+
 class _WholeAnswers:
     """The last answers about all topics, by version: after a change of a large cluster many clients ask for them at once.
 
@@ -221,11 +227,11 @@ class _WholeAnswers:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Mapping[str, Topic], Mapping[int, Broker], int, bytes]] = {}
+        self._kept: dict[int, tuple[Mapping[str, Topic], Mapping[int, Broker], int, _Body]] = {}
 
     def find(
         self, version: int, topics: Mapping[str, Topic], brokers: Mapping[int, Broker], controller: int
-    ) -> bytes | None:
+    ) -> _Body | None:
         """The answer of this version while it is about the same; ``topics`` is another mapping after each change."""
         kept = self._kept.get(version)
         if kept is None:
@@ -235,7 +241,7 @@ class _WholeAnswers:
         return kept[3]
 
     def keep(
-        self, version: int, topics: Mapping[str, Topic], brokers: Mapping[int, Broker], controller: int, body: bytes
+        self, version: int, topics: Mapping[str, Topic], brokers: Mapping[int, Broker], controller: int, body: _Body
     ) -> None:
         """Takes the place of the one before of this version; of few versions one is kept."""
         self._kept.pop(version, None)

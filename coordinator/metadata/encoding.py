@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from coordinator.metadata.authority import KeyValue
 
@@ -48,6 +48,16 @@ class Metadata:
     revision: int
     keys: dict[str, KeyValue]
     format: int = FORMAT
+
+
+class Change(NamedTuple):
+    """A line of the log: bytes ``position`` to below ``end``. ``keys`` has what it set, as ``decode_entry`` takes it, None
+    for what it removed."""
+
+    position: int
+    end: int
+    revision: int
+    keys: Mapping[str, Any]
 
 
 def encode_entry(entry: KeyValue) -> bytes:
@@ -85,7 +95,7 @@ def decode_snapshot(content: bytes) -> Metadata:
         first, body = content.split(b"\n")[:2]
         head: dict[str, Any] = json.loads(first)
         version = head["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MetadataDamagedError(f"{SNAPSHOT} is damaged: its first line does not parse ({error})") from error
     if version not in range(WITHOUT_LOG, WITH_CLUSTER_FORMAT + 1):
         raise MetadataDamagedError(
@@ -94,7 +104,7 @@ def decode_snapshot(content: bytes) -> Metadata:
         )
     if head.get("crc32") != _snapshot_checksum(version, head.get("cluster_id"), head.get("revision"), body):
         raise MetadataDamagedError(f"{SNAPSHOT} is damaged: its checksum does not match; restore it from a backup")
-    keys = {key: _key_value(key, entry) for key, entry in json.loads(body).items()}
+    keys = {key: decode_entry(key, entry) for key, entry in json.loads(body).items()}
     return Metadata(head["cluster_id"], head["revision"], keys, version)
 
 
@@ -105,30 +115,39 @@ def replay(content: bytes, metadata: Metadata) -> int:
     anything that no power cut leaves.
     """
     position = 0
+    for change in changes_in(content):
+        if change.revision > metadata.revision + 1:
+            raise MetadataDamagedError(
+                f"{LOG} goes on with revision {change.revision} where {metadata.revision + 1} is due: "
+                f"{SNAPSHOT} and {LOG} do not belong together; restore both from one backup"
+            )
+        if (
+            change.revision == metadata.revision + 1
+        ):  # older ones are in the snapshot: the log could not be emptied after it
+            metadata.revision = change.revision
+            for key, entry in change.keys.items():
+                if entry is None:
+                    metadata.keys.pop(key, None)
+                else:
+                    metadata.keys[key] = decode_entry(key, entry)
+        position = change.end
+    return position
+
+
+def changes_in(content: bytes) -> Iterator[Change]:
+    """The whole lines of ``metadata.changes``. Raises ``MetadataDamagedError`` behind them for what no power cut leaves."""
+    position = 0
     while (end := content.find(b"\n", position)) >= 0:
         change = _change(content[position:end])
         if change is None:
             break
-        revision, keys = change
-        if revision > metadata.revision + 1:
-            raise MetadataDamagedError(
-                f"{LOG} goes on with revision {revision} where {metadata.revision + 1} is due: "
-                f"{SNAPSHOT} and {LOG} do not belong together; restore both from one backup"
-            )
-        if revision == metadata.revision + 1:  # older ones are in the snapshot: the log could not be emptied after it
-            metadata.revision = revision
-            for key, entry in keys.items():
-                if entry is None:
-                    metadata.keys.pop(key, None)
-                else:
-                    metadata.keys[key] = _key_value(key, entry)
+        yield Change(position, end + 1, *change)
         position = end + 1
     if not _is_torn(content, position):
         raise MetadataDamagedError(
             f"{LOG} is damaged at position {position}: a line does not match its checksum, and is not one that was being "
             f"written when the machine stopped; restore {SNAPSHOT} and {LOG} from a backup"
         )
-    return position
 
 
 def _is_torn(content: bytes, position: int) -> bool:
@@ -150,7 +169,8 @@ def _change(line: bytes) -> tuple[int, dict[str, Any]] | None:
     return change["revision"], change["changes"]
 
 
-def _key_value(key: str, entry: Sequence[Any]) -> KeyValue:
+def decode_entry(key: str, entry: Sequence[Any]) -> KeyValue:
+    """A key of what ``encode_entry`` wrote behind it."""
     revision, value, created, version, lease = [*entry, *[entry[0], 1, 0][len(entry) - 2 :]]
     return KeyValue(key, value, created, revision, version, lease)
 

@@ -35,6 +35,7 @@ IMPORTED: Final = "imported"
 CLUSTER_FORMAT: Final = "cluster.format"
 KAFKA_BATCHES: Final = 2
 """The format from which on logs may hold batches of Kafka's clients."""
+PARTITIONS: Final = "partitions/"
 NODES: Final = "nodes/"
 LIVE: Final = "live/"
 CREATING: Final = "creating/"
@@ -47,12 +48,12 @@ def topic_key(name: str) -> str:
 
 def partitions_prefix(topic_id: str) -> str:
     """What the keys of a topic's partitions begin with."""
-    return f"partitions/{topic_id}/"
+    return f"{PARTITIONS}{topic_id}/"
 
 
 def partition_key(topic_id: str, index: int) -> str:
     """Leader and replicas of a partition."""
-    return f"partitions/{topic_id}/{index:07}"
+    return f"{PARTITIONS}{topic_id}/{index:07}"
 
 
 def created_key(topic_id: str, index: int) -> str:

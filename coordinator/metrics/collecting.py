@@ -37,8 +37,7 @@ def _requests(sources: Sources, snapshot: Snapshot) -> None:
     for meter in sources.meters:
         for api, counts in sorted(meter.by_api().items()):
             snapshot.add("cohort_requests_total", counts.requests, meter.port, api)
-            if counts.seconds is not None:
-                snapshot.add("cohort_request_duration_seconds", counts.seconds.now(), meter.port, api)
+            snapshot.add("cohort_request_duration_seconds", counts.seconds.now(), meter.port, api)
             for code, count in sorted(counts.errors.items()):
                 snapshot.add("cohort_request_errors_total", count, meter.port, api, _error_name(code, meter.names))
 

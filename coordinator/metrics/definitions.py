@@ -27,14 +27,13 @@ _ROWS: Final[tuple[tuple[str, Kind, tuple[str, ...], str], ...]] = (
         "cohort_request_errors_total",
         "counter",
         (*_API, "error"),
-        "Error codes of answers as a whole; of single partitions in Produce, Fetch, ListOffsets, OffsetCommit, "
-        "OffsetDelete, OffsetForLeaderEpoch, TxnOffsetCommit, DeleteRecords",
+        "Error codes of answers as a whole, or else those of the topics, partitions, groups and so on within them",
     ),
     (
         "cohort_request_duration_seconds",
         "histogram",
         _API,
-        "From a request's handler to its answer, the wait of long polls included; Heartbeats are not timed",
+        "From a request's handler to its answer, the wait of long polls included; of native Heartbeats one in 64",
     ),
     ("cohort_received_bytes_total", "counter", (), "Bytes received from clients"),
     ("cohort_sent_bytes_total", "counter", (), "Bytes sent to clients"),

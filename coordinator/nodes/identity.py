@@ -282,7 +282,7 @@ def decode(content: bytes) -> NodeFile:
     try:
         fields: dict[str, Any] = json.loads(content)
         version, checksum = fields["format"], fields.pop("crc32", None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(f"it does not parse ({error})") from error
     if version != FORMAT:
         raise MetadataDamagedError(

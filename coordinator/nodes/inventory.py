@@ -106,7 +106,7 @@ def decode(content: bytes) -> set[Log]:
     try:
         fields: dict[str, Any] = json.loads(content)
         version, by_topic = fields["format"], fields.get("logs")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(f"it does not parse ({error})") from error
     if version != FORMAT:
         raise MetadataDamagedError(

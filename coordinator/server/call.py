@@ -8,14 +8,18 @@ and its answer is translated. A handler cannot tell one from the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.budget import ByteBudget
 from coordinator.server.unread_answers import UnreadAnswers
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
+
+NO_ERRORS: Final[Mapping[int, int]] = MappingProxyType({})
+"""Of an answer without error codes."""
 
 
 class Client(Protocol):
@@ -103,8 +107,11 @@ class Call(Protocol):
     def answer(self, response: Response) -> None:
         """Sends the answer."""
 
-    def answer_packed(self, head: bytes, body: bytes) -> None:
-        """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
+    def answer_packed(self, head: bytes, body: bytes, errors: Mapping[int, int] = NO_ERRORS) -> None:
+        """Sends the answer whose body is packed already, in two parts: of the second many answers may be made.
+
+        ``errors`` says how often each error code is in it, for those who count.
+        """
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""

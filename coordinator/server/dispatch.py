@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.fair_queue import PER_TURN
-from coordinator.server.call import Call, Handler
+from coordinator.server.call import NO_ERRORS, Call, Handler
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame
 from protocol.messages import REQUESTS, Request, Response
@@ -62,6 +62,8 @@ class WireCall:
             if meter is not None:
                 if response is CARRY_ON:
                     meter.carried_on += 1
+                    if meter.sampled is self:
+                        meter.end_sample()
                 else:
                     meter.answered(self, response)
 
@@ -69,15 +71,15 @@ class WireCall:
         """See ``Call``."""
         await self.connection.until_turn(self.correlation_id)
 
-    def answer_packed(self, head: bytes, body: bytes) -> None:
-        """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
+    def answer_packed(self, head: bytes, body: bytes, errors: Mapping[int, int] = NO_ERRORS) -> None:
+        """See ``Call``."""
         if self.open:
-            self._end(self.connection.wire.answer_packed(self, head, body))
+            self._end(self.connection.wire.answer_packed(self, head, body), errors)
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
         if self.open:
-            self._end(self.connection.wire.refuse(self, code, message), code)
+            self._end(self.connection.wire.refuse(self, code, message), {code: 1})
 
     def finish_silently(self) -> None:
         """Ends a request that has no answer (Produce with acks 0)."""
@@ -103,13 +105,13 @@ class WireCall:
         if on_abandon is not None:
             on_abandon()
 
-    def _end(self, pieces: list[bytes], code: ErrorCode = ErrorCode.NONE) -> None:
+    def _end(self, pieces: list[bytes], errors: Mapping[int, int] = NO_ERRORS) -> None:
         self.open = False
         self.on_abandon = None
         connection = self.connection
         connection.ended(pieces)
         if connection.meter is not None:
-            connection.meter.ended(self, code)
+            connection.meter.ended(self, errors)
 
 
 class Dispatcher:

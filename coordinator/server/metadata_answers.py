@@ -6,11 +6,13 @@ topic is described and packed once for as long as it stays what it is, and the l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_topic_name
 from coordinator.metadata.partitions import NO_LEADER
+from coordinator.server.call import NO_ERRORS
 from coordinator.server.dispatch import STEP
 from protocol.codec import encode_message, pack
 from protocol.errors import ErrorCode
@@ -22,13 +24,20 @@ _ARRAY_32: Final = b"\xdd"
 _PARTITIONS_PER_STEP: Final = 16 * STEP
 
 
+class Packed(NamedTuple):
+    """Some of an answer, packed: ``errors`` says how often each error code is in it."""
+
+    content: bytes
+    errors: Mapping[int, int] = NO_ERRORS
+
+
 class MetadataAnswers:
     """Makes the answers of one node."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._packed: dict[str, tuple[Topic, bytes]] = {}
-        self._everything = (-1, b"")
+        self._packed: dict[str, tuple[Topic, Packed]] = {}
+        self._everything = (-1, Packed(b""))
 
     def is_news(self, request: MetadataRequest) -> bool:
         """Whether nodes changed after the revision that the client knows, or where any of the topics asked for is found.
@@ -40,8 +49,11 @@ class MetadataAnswers:
             return True
         return bool(changed) and (request.topics is None or not changed.keys().isdisjoint(request.topics))
 
-    def make(self, request: MetadataRequest, host: str, port: int) -> Iterator[tuple[bytes, bytes] | None]:
-        """The answer in two parts, the second of which is shared with other answers; None before that after each step.
+    def make(
+        self, request: MetadataRequest, host: str, port: int
+    ) -> Iterator[tuple[bytes, bytes, Mapping[int, int]] | None]:
+        """The answer in two parts, the second of which is shared with other answers, and how often each error code is in it;
+        None before that after each step.
 
         ``host`` and ``port`` are what the client has reached this node by, for a node that announces no address.
         """
@@ -60,35 +72,35 @@ class MetadataAnswers:
                 yield None
             body = self._everything[1]
         else:
-            pieces: list[bytes] = []
+            array = _Array()
             for piece in self._pieces(names, topics):
                 if piece is None:
                     yield None
                 else:
-                    pieces.append(piece)
-            body = _array(pieces) + pack(-1 if changed is None else request.known_revision)
+                    array.add(piece)
+            body = array.ended(-1 if changed is None else request.known_revision)
         brokers = [
             encode_message(BrokerMetadata(node, info.host or host, info.port or port, info.rack or None))
             for node, info in sorted(nodes.items())
         ]
         fields = (pack(field) for field in (revision, cluster_id, controller, brokers))
-        yield bytes((_ARRAY_OF_SIX,)) + b"".join(fields), body
+        yield bytes((_ARRAY_OF_SIX,)) + b"".join(fields), body.content, body.errors
 
     def _pack_all(self, revision: int, topics: Mapping[str, Topic]) -> Iterator[None]:
         if self._everything[0] == revision:
             return
-        pieces: list[bytes] = []
+        array = _Array()
         for piece in self._pieces(sorted(topics), topics):
             if piece is None:
                 yield None
                 if self._everything[0] == revision:
                     return  # another client's answer was made meanwhile: all of them share one
             else:
-                pieces.append(piece)
-        self._everything = revision, _array(pieces) + pack(-1)
+                array.add(piece)
+        self._everything = revision, array.ended(-1)
         self._packed = {name: known for name, known in self._packed.items() if name in topics}
 
-    def _pieces(self, names: Iterable[str], topics: Mapping[str, Topic]) -> Iterator[bytes | None]:
+    def _pieces(self, names: Iterable[str], topics: Mapping[str, Topic]) -> Iterator[Packed | None]:
         """Each topic as it is packed, and None now and then: time for others."""
         done = 0
         for name in names:
@@ -103,23 +115,41 @@ class MetadataAnswers:
                 yield packed
             else:
                 done += STEP // 4
-                yield pack(encode_message(_unknown(name)))
+                unknown = _unknown(name)
+                yield Packed(pack(encode_message(unknown)), {unknown.error_code: 1})
             if done >= _PARTITIONS_PER_STEP:
                 done = 0
                 yield None
 
 
-def _array(pieces: list[bytes]) -> bytes:
-    return _ARRAY_32 + len(pieces).to_bytes(4) + b"".join(pieces)
+class _Array:
+    """The topics of an answer, one after the other."""
+
+    def __init__(self) -> None:
+        self._content: list[bytes] = []
+        self._errors = Counter[int]()
+
+    def add(self, topic: Packed) -> None:
+        """The next one."""
+        self._content.append(topic.content)
+        if topic.errors:
+            self._errors.update(topic.errors)
+
+    def ended(self, since_revision: int) -> Packed:
+        """All of them, and the field behind them."""
+        size = len(self._content).to_bytes(4)
+        return Packed(b"".join((_ARRAY_32, size, *self._content, pack(since_revision))), self._errors)
 
 
-def _packed(topic: Topic) -> bytes:
+def _packed(topic: Topic) -> Packed:
     """A ``TopicMetadata``: written out as lists, for there may be ten thousand partitions."""
     partitions = [
         (_code(state.leader), index, state.leader, state.leader_epoch, state.replicas, state.isr)
         for index, state in enumerate(topic.partitions)
     ]
-    return pack((ErrorCode.NONE.value, topic.name, topic.topic_id, topic.internal, partitions))
+    content = pack((ErrorCode.NONE.value, topic.name, topic.topic_id, topic.internal, partitions))
+    leaderless = sum(state.leader == NO_LEADER for state in topic.partitions)
+    return Packed(content, {ErrorCode.LEADER_NOT_AVAILABLE: leaderless} if leaderless else NO_ERRORS)
 
 
 def _code(leader: int) -> int:

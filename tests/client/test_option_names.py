@@ -9,6 +9,7 @@ import pytest
 
 from client import Admin, Consumer, Member, Producer
 from client.option_names import NOT_NEEDED, NOT_NEEDED_BY, RENAMED, unknown_options
+from client.tracing import TracedConsumer, TracedProducer
 
 AIOKAFKA = {
     "loop",
@@ -75,14 +76,20 @@ def options_of(client: type) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("client", "names"), [(Producer, AIOKAFKA_PRODUCER), (Consumer, AIOKAFKA_CONSUMER), (Admin, AIOKAFKA)]
+    ("client", "names"),
+    [
+        (Producer, AIOKAFKA_PRODUCER),
+        (Consumer, AIOKAFKA_CONSUMER),
+        (Admin, AIOKAFKA),
+    ],
 )
 def test_every_option_of_aiokafka_is_there_or_explained(client: type, names: set[str]) -> None:
     options = options_of(client)
     for name in sorted(names):
         if name not in options:
-            text = unknown_options(client.__name__, [name], options)
-            assert "it is named" in text or "leave it out" in text, text
+            for owner in (client, *client.__subclasses__()):  # the traced ones
+                text = unknown_options(owner, [name])
+                assert "it is named" in text or "leave it out" in text, text
 
 
 @pytest.mark.parametrize(
@@ -101,6 +108,13 @@ def test_every_option_of_aiokafka_is_there_or_explained(client: type, names: set
         (Consumer, {"consumer_timeout_ms": 1}, r"getmany\(timeout_ms=...\)"),
         (Consumer, {"topics": ["t"]}, r"topics come first and without a name"),
         (Consumer, {"on_assign": None}, r"subscribe\(topics, listener=...\)"),
+        (TracedConsumer, {"consumer_timeout_ms": 1}, r"TracedConsumer has no option .*: .*getmany\(timeout_ms=...\)"),
+        (TracedConsumer, {"topics": ["t"]}, r"topics come first and without a name"),
+        (TracedConsumer, {"group": "g"}, "it is named group_id"),
+        (TracedConsumer, {"trace_provider": None}, r"did you mean tracer_provider\?"),
+        (TracedProducer, {"topic": "t"}, r"TracedProducer has no option 'topic': .*the first argument of send\(\)"),
+        (TracedProducer, {"tracing_provider": None}, r"did you mean tracer_provider\?"),
+        (TracedProducer, {"xyzzy": 1}, "it has bootstrap_servers, .*, tracer_provider$"),
         (Admin, {"request_timeout_ms": 1}, "every method takes timeout_ms="),
         (Admin, {"hosts": "x"}, "it is named bootstrap_servers"),
     ],
@@ -113,6 +127,17 @@ def test_an_unknown_option_names_the_right_one(client: type, option: dict[str, A
 def test_an_unknown_option_of_a_member_names_the_right_one() -> None:
     with pytest.raises(TypeError, match="Member has no option 'instance_id': it is named group_instance_id"):
         Member("g", instance_id="a")  # type: ignore[call-arg]
+
+
+def test_a_class_of_a_program_is_advised_as_the_one_that_it_is_made_of() -> None:
+    class Orders(Consumer[bytes, bytes]):
+        def __init__(self, *, region: str, **settings: Any) -> None:
+            super().__init__("orders", **settings)
+
+    with pytest.raises(TypeError, match=r"^Orders has no option 'listener': .*subscribe\(topics, listener=...\)"):
+        Orders(region="eu", listener=None)
+    with pytest.raises(TypeError, match=r"^Orders has no option 'regions': did you mean region"):
+        Orders(region="eu", regions=1)
 
 
 def test_the_signature_is_seen_by_tools() -> None:

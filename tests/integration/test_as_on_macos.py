@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import structlog
 
+from coordinator import __main__ as daemon
 from coordinator.filesystem import files
 from tests.integration.cohort_command import ROOT
 
@@ -101,3 +105,72 @@ def test_a_drive_that_fails_to_sync_is_a_fault(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_core_is_there() -> None:
     assert [path for path in CORE if not Path(ROOT, path).exists()] == []
+
+
+def as_on_macos(*lines: str) -> str:
+    """What a program prints that is without what macOS lacks, and is told that it runs there."""
+    program = "\n".join(("import sys, tests.as_on_macos", "sys.platform = 'darwin'", *lines))
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def test_times_are_taken_from_a_clock_that_goes_on_while_a_mac_sleeps() -> None:
+    lines = (
+        "import time",
+        "from client.transport.background_loop import _CLOCK",
+        "from coordinator.embedded import _BOOT_CLOCK",
+    )
+    assert as_on_macos(*lines, "print(_CLOCK == _BOOT_CLOCK == time.CLOCK_MONOTONIC)") == "True\n"
+
+
+def test_each_start_counts_as_one_of_the_machine() -> None:
+    lines = (
+        "from coordinator.embedded import SYSTEM_ORIGINS",
+        "print(len({SYSTEM_ORIGINS.boot_id() for _ in range(3)}))",
+    )
+    assert as_on_macos(*lines) == "3\n"
+
+
+def test_a_benchmark_says_what_it_cannot_measure() -> None:
+    told = as_on_macos(
+        "from client.cli.failure import CommandError",
+        "from client.cli.processes import ServerProcess, cpu_s",
+        "class Server(ServerProcess): pid = 417",
+        "for ask in (lambda: Server('the daemon').resident_bytes('VmRSS'), lambda: cpu_s(-7)):",
+        "    try: ask()",
+        "    except CommandError as error: print(error)",
+    )
+    memory, time = told.splitlines()
+    assert memory == "the memory of the daemon is read from /proc/417/status, which only Linux has: there is no /proc"
+    assert time.startswith("the processor time of process -7 is not told, as on Linux: ")
+
+
+@pytest.mark.parametrize(("soft", "raised"), [(256, 10_240), (20_000, 20_000)])
+def test_a_hard_limit_of_open_files_without_a_bound_is_not_taken_for_the_soft_one(
+    soft: int, raised: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_limit(kind: int, limits: tuple[int, int]) -> None:
+        if limits[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+
+    no_bound = 2**63 - 1  # RLIM_INFINITY of macOS
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, no_bound))
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    with structlog.testing.capture_logs() as logs:
+        assert daemon._raise_open_files() == raised
+    assert [each["event"] for each in logs] == ["open_files_raised" if raised > soft else "open_files_not_raised"]
+
+
+def test_the_pages_say_that_macos_is_supported_and_what_differs() -> None:
+    """Each row of the table is a test of this file; what is taken away here is named there."""
+    page = Path(ROOT, "docs", "operate.md").read_text(encoding="utf-8")
+    section = page.partition("## On macOS\n")[2].partition("\n## ")[0]
+    taken = as_on_macos("print(*tests.as_on_macos.TAKEN)").split()
+    assert len(taken) == 3
+    for name in (*taken, "F_FULLFSYNC", "CLOCK_MONOTONIC", f"{daemon._OPEN_MAX:,}"):
+        assert name in section, name
+    assert section.count("\n| ") == 1 + 5, "a further difference is a further test"
+    assert "Linux or [macOS](docs/operate.md#on-macos)" in Path(ROOT, "README.md").read_text(encoding="utf-8")
+    project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "Operating System :: MacOS" in project["classifiers"]

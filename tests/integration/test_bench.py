@@ -66,6 +66,7 @@ METRICS = {
     "memory": {*(f"{what}_bytes" for what in ("idle_connection", "member", "group", "committed_offset", "partition",
                                               "producer_id"))},
     "metrics_cost": {"heartbeat_us", "commit_us", "record_us"},
+    "tracing_cost": {f"{work}_{way}_us" for work in ("send", "process", "commit") for way in ("recorded", "unrecorded")},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
     "kafka": {*(f"produce_{how}_us" for how in ("confluent", "aiokafka", "requests")),
               *("fetch_confluent_us", "fetch_requests_us", "fetch_columns_confluent_us"),

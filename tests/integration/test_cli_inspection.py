@@ -86,6 +86,16 @@ def test_groups_and_transactions_are_told_in_words(data: Path) -> None:
     assert "writes in the transaction of producer " in text
 
 
+def test_every_file_of_a_data_directory_is_told(data: Path) -> None:
+    files = [path for path in sorted(data.rglob("*")) if path.is_file()]
+    assert {"metadata.json", "metadata.changes", "node.json", "lock", "reserve"} <= {path.name for path in files}
+    text = dumped(*map(str, files))
+    assert re.search(
+        r"^  lines-1 is led by node 0 in leader epoch 0, replicas 0, in sync 0  \(revision \d+\)$", text, re.M
+    )
+    assert re.search(r"^node 0 of the cluster \S+, data directory \S+; it was ", text, re.M)
+
+
 def test_what_does_not_go_is_said_in_one_line_and_the_rest_is_shown(data: Path, tmp_path: Path) -> None:
     rubbish = tmp_path / "picture.png"
     rubbish.write_bytes(b"\x89PNG\r\n")
@@ -94,7 +104,7 @@ def test_what_does_not_go_is_said_in_one_line_and_the_rest_is_shown(data: Path, 
     assert [json.loads(line)["kind"] for line in done.stdout.splitlines()][-1] == "segment"
     first, second = done.stderr.splitlines()
     assert first.startswith("cohort: ")
-    assert "and neither that nor its name is of a file of a partition's log" in first
+    assert "and neither that nor its name is of a file of a data directory" in first
     assert "none.log" in second
 
 
@@ -253,6 +263,24 @@ def test_a_directory_in_use_is_looked_at_on_request_without_false_alarms(copy: P
         assert f"damaged: lines-1/{path.name}" in checked(copy, "--running", status=1)
 
 
+def test_all_workers_of_a_daemon_are_looked_at(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with DaemonProcess(root, "--workers", "2", "--node-session-ms", "2000") as daemon:
+        output("topics", "create", "lines", "--partitions", "2", address=daemon.address)
+        asyncio.run(write(daemon.address, 10))
+        assert f"{root} is used by process " in refused(str(root))
+        checked(root, "--running")
+        assert daemon.terminate() == 0
+    (line,) = checked(root).splitlines()
+    both = [*root.glob("*-*/*.log"), *root.glob("workers/1/*-*/*.log")]
+    assert f" partitions, {len(both)} segments of " in line
+    assert list(root.glob("workers/1/lines-*"))
+    path = next(root.glob("workers/1/lines-*/*.topic-id")).parent / "leader-epochs"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert f"damaged: workers/1/{path.parent.name}/leader-epochs: " in checked(root, status=1)
+    assert f"damaged: workers/1/{path.parent.name}/" in checked(root, path.parent.name, status=1)
+
+
 def test_a_node_of_a_cluster_is_known_by_its_inventory(tmp_path: Path) -> None:
     async def serve() -> None:
         async with ClusterProcess(tmp_path, 2) as cluster:
@@ -266,6 +294,9 @@ def test_a_node_of_a_cluster_is_known_by_its_inventory(tmp_path: Path) -> None:
     assert len(roots) == 2
     for root in roots:
         checked(root, "--records")
+        text = dumped(str(root / "inventory"), str(root / "high-watermarks"), str(root / "node.json"))
+        assert re.search(r"^\d+ logs? in this data directory$", text, re.M)
+        assert re.search(r"^  partition 0 of the topic with the id \w{32}: [01]; it had all", text, re.M)
     shutil.rmtree(roots[1] / "lines-0")
     assert "damaged: partition 0 of the topic with the id " in checked(roots[1], status=1)
     for name in ("inventory", "high-watermarks"):

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from client import Admin, Consumer, Producer, TopicPartition
+from client.bench.requests import connect
 from client.cli.cluster_processes import free_port
 from coordinator import Cluster, Coordinator
 from coordinator.metadata.memory import SharedMemoryStore
@@ -26,6 +27,8 @@ from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
 from protocol.kafka.messages.describe_topic_partitions_request import Cursor, DescribeTopicPartitionsRequest
 from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.cluster import MetadataRequest, MetadataResponse
+from protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.coordinator.kafka.wire import connected
 from tests.coordinator.metrics.monitoring import expressions
 
@@ -176,6 +179,25 @@ async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_a
     assert value(samples, "cohort_request_errors_total", **labels) == 2
     labels = {"port": "kafka", "api": "Produce", "error": "UNKNOWN_TOPIC_ID"}
     assert value(samples, "cohort_request_errors_total", **labels) == 1
+
+
+async def test_errors_within_answers_are_counted_also_of_those_that_are_packed_before() -> None:
+    """A Metadata answer is put together of pieces that are packed already, and no message any more."""
+    async with Coordinator(**SETTINGS) as coordinator:
+        connection = await connect(coordinator.address)
+        try:
+            for _ in range(2):
+                await connection.request(MetadataRequest(("gone", "no name!")), MetadataResponse, timeout_s=20)
+            await connection.request(DeleteTopicsRequest(("gone", "gone too")), DeleteTopicsResponse, timeout_s=20)
+        finally:
+            connection.close()
+        samples = await scrape(coordinator)
+    labels = {"port": "native", "api": "Metadata", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert value(samples, "cohort_request_errors_total", **labels) == 2
+    labels = {"port": "native", "api": "Metadata", "error": "INVALID_TOPIC_EXCEPTION"}
+    assert value(samples, "cohort_request_errors_total", **labels) == 2
+    labels = {"port": "native", "api": "DeleteTopics", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert value(samples, "cohort_request_errors_total", **labels) == 2
 
 
 async def test_the_format_is_the_one_that_is_accepted() -> None:

@@ -50,13 +50,13 @@ def two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
         brokers = (replace(node, rack="east"), replace(node, node_id=node.node_id + 1, rack="west"))
         return replace(answer, brokers=brokers, topics=topics)
 
-    def make(answers: MetadataAnswers, *args: Any) -> Iterator[tuple[bytes, bytes] | None]:
+    def make(answers: MetadataAnswers, *args: Any) -> Iterator[tuple[bytes, bytes, Mapping[int, int]] | None]:
         for parts in original(answers, *args):
             if parts is None:
                 yield None
             else:
-                answer = picture(decode_message(MetadataResponse, unpack(b"".join(parts))))
-                yield pack(encode_message(answer)), b""
+                answer = picture(decode_message(MetadataResponse, unpack(b"".join(parts[:2]))))
+                yield pack(encode_message(answer)), b"", parts[2]
 
     monkeypatch.setattr(MetadataAnswers, "make", make)
 

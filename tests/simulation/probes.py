@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.kafka.calls import Asked, KafkaCall
 from coordinator.runtime.shard import CoordinatorShard
+from coordinator.server.call import NO_ERRORS
 from coordinator.server.dispatch import Dispatcher, WireCall
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request
@@ -192,11 +193,13 @@ def _answer(original: Callable[..., None], call: WireCall, response: Any) -> Non
     original(call, response)
 
 
-def _answer_packed(original: Callable[..., None], call: WireCall, head: bytes, body: bytes) -> None:
+def _answer_packed(
+    original: Callable[..., None], call: WireCall, head: bytes, body: bytes, errors: Mapping[int, int] = NO_ERRORS
+) -> None:
     place = here()
     if place is not None:
         _count(place[0], call)
-    original(call, head, body)
+    original(call, head, body, errors)
 
 
 def _refuse(original: Callable[..., None], call: WireCall, code: ErrorCode, message: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
-from coordinator.server.call import Call, Handler
+from coordinator.server.call import NO_ERRORS, Call, Handler
 from coordinator.server.handlers.long_lists import merged, packed
 from coordinator.server.node import Node
 from coordinator.transactions.describe import STATES
@@ -71,7 +71,7 @@ async def _list(node: Node, call: Call) -> None:
     unknown = tuple(name for name in request.state_filters if name not in STATES)
     code = ErrorCode.NONE if damage is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
     body = await _in_steps(node, call, packed(names, listed, damage or ""))
-    call.answer_packed(_FOUR_FIELDS + pack(code.value) + pack(unknown), body)
+    call.answer_packed(_FOUR_FIELDS + pack(code.value) + pack(unknown), body, {code: 1} if code else NO_ERRORS)
 
 
 async def _in_steps(node: Node, call: Call, steps: Generator[None, None, Result]) -> Result:

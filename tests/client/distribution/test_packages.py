@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,23 @@ from tests.client.distribution.programs import OUTPUT, PROGRAM, run
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("aiocohort", "client", "coordinator", "protocol")
 QUIET = ("--quiet", "--disable-pip-version-check")
-OTHERS = [f"3.{minor}" for minor in range(11, 15) if minor != sys.version_info.minor]
+MINORS = range(11, 15)
+OTHERS = [f"3.{minor}" for minor in MINORS if minor != sys.version_info.minor]
+
+EXTRAS = {
+    "zstd": "from protocol.compression import compressed; assert compressed(b'tea', 'zstd')",
+    "kafka": "import coordinator.kafka.port, cramjam; from protocol.kafka.batch import crc32c; crc32c(b'tea')",
+    "etcd": "import coordinator.metadata.etcd.store",
+    "cluster": "import coordinator.metadata.etcd.store",
+    "web": "import coordinator.web.server",
+    "otel": "from aiocohort.tracing import TracedProducer; TracedProducer()",
+    "msgspec": "from aiocohort import MsgspecSerde; MsgspecSerde(dict)",
+    "completion": "import argcomplete",
+    "docs": "import material, mkdocs.config, mkdocstrings",
+}
+"""What needs an extra, of those whose packages are wheels."""
+WITHOUT_WHEELS = {"spark", "spark-java"}
+"""pyspark is published as source only, half a gigabyte of it: the whole suite has it, on one Python."""
 
 pytestmark = pytest.mark.timeout(600)  # builds, makes environments and installs
 
@@ -93,9 +111,30 @@ def test_the_wheel_works_in_a_clean_environment_from_another_directory(built: Bu
     assert run(str(programs / "cohortd"), "--help", cwd=elsewhere).returncode == 0
 
 
+def test_the_description_names_the_pythons_that_are_tried_and_all_extras_are() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [word.rpartition(" ")[2] for word in project["classifiers"] if "Python :: 3." in word]
+    assert named == [f"3.{minor}" for minor in MINORS]
+    assert project["requires-python"] == f">=3.{MINORS[0]}"
+    assert {*EXTRAS, *WITHOUT_WHEELS, "test"} == set(project["optional-dependencies"])
+
+
+def with_extras(wheel: Path, python: Path, extras: Sequence[str]) -> dict[str, str]:
+    """Installs extras in an environment; why not, of those whose packages have no wheel for its Python."""
+    only_wheels = ("--only-binary", ":all:", "--no-compile")  # few of their modules are imported here
+    command = (str(python), "-m", "pip", "install", *QUIET, *only_wheels, f"{wheel}[{','.join(extras)}]")
+    done = run(*command, cwd=wheel.parent, timeout_s=300)
+    if done.returncode == 0:
+        return {}
+    if len(extras) == 1:
+        return {extras[0]: done.stderr.strip().splitlines()[-1]}
+    return {extra: why for each in extras for extra, why in with_extras(wheel, python, [each]).items()}
+
+
 @pytest.mark.parametrize("version", OTHERS)
 def test_every_package_works_on_the_other_pythons(version: str, built: Built, tmp_path: Path) -> None:
-    """The whole suite runs on one; here a daemon, a producer and a group run on the others that this machine has."""
+    """The whole suite runs on one; here a daemon, a producer and a group run on the others that this machine has, and what
+    needs an extra is imported there."""
     python = interpreter(version)
     if python is None:
         pytest.skip(f"there is no Python {version} on this machine")
@@ -108,3 +147,10 @@ def test_every_package_works_on_the_other_pythons(version: str, built: Built, tm
         assert (told.returncode, told.stdout.split()[0]) == (0, program), told.stderr
     asked = run(str(programs / "cohort"), "topics", "list", "-b", "127.0.0.1:1", cwd=tmp_path)
     assert (asked.returncode, "Traceback" in asked.stderr) == (1, False)
+    lacking = with_extras(built.wheel, programs / "python", list(EXTRAS))
+    used = "\n".join(statement for extra, statement in EXTRAS.items() if extra not in lacking)
+    done = run(str(programs / "python"), "-c", used, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if lacking:
+        reasons = "; ".join(f"{extra}: {why}" for extra, why in lacking.items())
+        pytest.skip(f"all but some extras work on Python {version}, which have no wheels for it: {reasons}")

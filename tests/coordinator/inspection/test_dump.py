@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.filesystem import reserve
 from coordinator.filesystem.files import FileStorage, ReadOnlyStorage
 from coordinator.groups.records import encode_record as encode_group_record
 from coordinator.inspection.coordinator_records import Contents, contents_of, in_words
@@ -20,6 +21,13 @@ from coordinator.inspection.file_dump import UnknownFileError, dump_file
 from coordinator.inspection.output import Output, content_text, time_text
 from coordinator.inspection.segment_dump import Wanted
 from coordinator.log import LogConfig
+from coordinator.metadata.authority import KeyValue
+from coordinator.metadata.encoding import encode_change, encode_entry
+from coordinator.metadata.encoding import encode_snapshot as encode_metadata
+from coordinator.nodes import identity, inventory
+from coordinator.nodes.cleanliness import NodeRecord
+from coordinator.nodes.identity import NodeFile
+from coordinator.replication import watermarks
 from coordinator.transactions.records import encode_record as encode_transaction_record
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
@@ -213,7 +221,7 @@ def test_rubbish_is_told_as_rubbish(content: bytes, name: str, tmp_path_factory:
     (root / DIRECTORY).mkdir()
     (root / DIRECTORY / name).write_bytes(b"?" + content if name == "x" else content)
     if name == "x":
-        with pytest.raises(UnknownFileError, match="is of a file of a partition's log: give a segment"):
+        with pytest.raises(UnknownFileError, match="is of a file of a data directory: give a segment"):
             lines(root, name)
     else:
         whole, text = lines(root, name)
@@ -221,17 +229,156 @@ def test_rubbish_is_told_as_rubbish(content: bytes, name: str, tmp_path_factory:
         assert text
 
 
-def test_what_is_no_file_of_a_log_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_of_cohort_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / DIRECTORY
     directory.mkdir()
-    (directory / "metadata.json").write_text("{}")
-    with pytest.raises(UnknownFileError, match="is text: read it with cat"):
-        lines(tmp_path, "metadata.json")
+    for name in ("lock", "reserve", "writable"):
+        (directory / name).write_text("mine")
+        with pytest.raises(UnknownFileError, match=f"{name} begins with b'mine', as no such file of Cohort does"):
+            lines(tmp_path, name)
     os.mkfifo(directory / SEGMENT)
     with pytest.raises(OSError, match="it is no regular file"):
         lines(tmp_path, SEGMENT)
     with pytest.raises(FileNotFoundError):
         lines(tmp_path, "00000000000000000009.log")
+
+
+TOPIC_ID = "0123456789abcdef" * 2
+KEYS = {
+    "cluster.format": {"format": 2},
+    "controller": {"node": 1, "broker_epoch": 7},
+    f"created/{TOPIC_ID}/0000001": {},
+    "creating/ab": {"name": "made"},
+    "deleting/cd": {"name": "gone", "partitions": 2, "nodes": [0, 1]},
+    "imported": {"node": 0},
+    "live/1": {
+        "directory": "d", "start": "s", "host": "", "port": 7337, "peer_host": "b", "peer_port": 7339, "rack": "",
+        "format": 2, "room": 10, "clean_since": 0, "kafka_host": "k", "kafka_port": 9092,
+    },
+    "next-node-id": {"next": 3},
+    "nodes/1": {"directory": "d", "start": "s", "rack": "r1", "first_seen_ms": 0},
+    "of a later version": [1],
+    f"partitions/{TOPIC_ID}/0000001": {
+        "leader": 1, "leader_epoch": 4, "replicas": [0, 1], "isr": [1], "min_isr": -1, "adding": [2],
+    },
+    "partitions/unknown/0000000": {"leader": -1, "leader_epoch": 4, "replicas": [0], "isr": []},
+    "producer-ids": {"first": 0, "next": 1000},
+    f"reassignments/{TOPIC_ID}/0000001": {"target": [1, 2]},
+    "topics/lines": {"id": TOPIC_ID, "config": {"retention.ms": "5"}},
+    "topics/x\x1b[2J": "not as it was",
+}  # fmt: skip
+TOLD = (
+    "logs and metadata are of format 2, which every node has to read",
+    "node 1 is the controller, registered with broker epoch 7",
+    "lines-1 has a log in this directory",
+    "topic made, with the id ab, is being made",
+    "topic gone, with the id cd and 2 partitions, is deleted, and logs of it are left on the nodes 0,1",
+    "the cluster began with the data directory of node 0",
+    "node 1 is registered with broker epoch 3, serves clients at the address that it is reached by, port 7337, Kafka's "
+    "clients on port 9092, other nodes at b:7339, and has what was acknowledged since broker epoch 3",
+    "the next node without a number gets 3",
+    "node 1 has the data directory d, was started last as s, rack r1, and is known since 1970-01-01T00:00:00.000Z",
+    "of a later version: [1]",
+    "lines-1 is led by node 1 in leader epoch 4, replicas 0,1, in sync 1, acks=all needs a majority in sync, being added 2",
+    "partition 0 of the topic with the id unknown has no leader in leader epoch 4, replicas 0, in sync none",
+    "producer ids from 1000 on are not given out yet",
+    "lines-1 is to have the replicas 1,2",
+    f"topic lines has the id {TOPIC_ID} and retention.ms=5",
+    'topics/x\\x1b[2J: "not as it was"',
+)
+
+
+def of_node(root: Path, name: str, content: bytes) -> tuple[bool, list[str]]:
+    """What is printed of a file of a data directory."""
+    (root / DIRECTORY).mkdir(exist_ok=True)
+    (root / DIRECTORY / name).write_bytes(content)
+    whole, text = lines(root, name)
+    return whole, text.splitlines()
+
+
+def entries(lease: int = 0) -> list[KeyValue]:
+    return [KeyValue(key, value, 3, 5, 2, lease) for key, value in KEYS.items()]
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "metadata.json.imported"])
+def test_each_key_of_the_metadata_is_told_in_words(tmp_path: Path, name: str) -> None:
+    whole, told = of_node(tmp_path, name, encode_metadata("c-1", 5, map(encode_entry, entries())))
+    assert whole
+    assert told == [
+        "metadata of the cluster c-1 at revision 5, 16 keys; format 3",
+        *(f"  {text}  (revision 5)" for text in TOLD),
+    ]
+    first, *_, last = objects(tmp_path, name)
+    assert (first["kind"], first["cluster_id"], last["kind"]) == ("metadata", "c-1", "key")
+    assert (last["key"], last["value"], last["mod_revision"]) == ("topics/x\x1b[2J", "not as it was", 5)
+
+
+def test_each_change_of_the_metadata_is_told_in_words(tmp_path: Path) -> None:
+    keys = {entry.key: encode_entry(entry) for entry in entries(lease=9)}
+    first = encode_change(5, keys)
+    gone = encode_change(6, {f"partitions/{TOPIC_ID}/0000001": None, "topics/x\x1b": None})
+    whole, told = of_node(tmp_path, "metadata.changes", first + gone + gone[:20])
+    assert whole
+    assert told == [
+        "position 0  revision 5: 16 keys",
+        *(f"  {text}  (revision 5; under the lease 9)" for text in TOLD),
+        f"position {len(first)}  revision 6: 2 keys",
+        "  the key in partitions of lines-1 is removed",
+        "  the key topics/x\\x1b is removed",
+        "2 changes since the snapshot in metadata.json, or before it; the last 20 bytes were being written when the daemon "
+        "ended",
+    ]
+    whole, told = of_node(tmp_path, "metadata.changes", first[:50] + b"?" + first[51:] + gone)
+    assert not whole
+    assert told == [
+        f"{DIRECTORY}/metadata.changes: metadata.changes is damaged at position 0: a line does not match its checksum, and "
+        "is not one that was being written when the machine stopped; restore metadata.json and metadata.changes from a "
+        "backup"
+    ]
+
+
+def test_the_files_of_a_node_are_told_in_words(tmp_path: Path) -> None:
+    node = NodeFile("dir", "c-1", 3, 17, "os", NodeRecord(("a", "b"), 12, "boot", False))
+    assert of_node(tmp_path, "node.json", identity.encode(node)) == (
+        True,
+        [
+            "node 3 of the cluster c-1, data directory dir; it was registered last with broker epoch 17 and runs, or has "
+            "not been stopped cleanly; it has all that it acknowledged since broker epoch 12; what it acknowledges may be "
+            "in the machine's memory (flush=os); its last starts are a, b, of the machine's boot boot"
+        ],
+    )
+    assert objects(tmp_path, "node.json")[0]["starts"] == ["a", "b"]
+    new = NodeFile("dir", "c-1", 3, 0, "ack", NodeRecord((), 0, "", True))
+    (text,) = of_node(tmp_path, "node.json", identity.encode(new))[1]
+    assert (
+        "it was never registered and was stopped cleanly; it has all that it acknowledged since the start that" in text
+    )
+    assert of_node(tmp_path, "inventory", inventory.encode([("t1", 1), ("t1", 0), ("t2", 0)]))[1] == [
+        "3 logs in this data directory",
+        "  of the topic with the id t1: 0,1",
+        "  of the topic with the id t2: 0",
+    ]
+    hints = {("t1", 0): watermarks.Hint(7, 0), ("t1", 1): watermarks.Hint(8)}
+    assert of_node(tmp_path, "high-watermarks", watermarks.encode(hints))[1] == [
+        "hints at the high watermarks of 2 replicas, which may have grown since",
+        "  partition 0 of the topic with the id t1: 7; it had all that was committed at 1970-01-01T00:00:00.000Z",
+        "  partition 1 of the topic with the id t1: 8; it had all that was committed at -",
+    ]
+    assert of_node(tmp_path, "lock", b"417\n")[1] == ["process 417 uses the data directory, or was the last that did"]
+    assert of_node(tmp_path, "lock", b"")[1] == ["no process has used the data directory yet"]
+    assert of_node(tmp_path, "reserve", reserve.content(2048))[1] == ["2.0 KiB that deletions may use on a full disk"]
+    assert of_node(tmp_path, "writable", b"")[1][0].startswith("empty: it is written to see whether")
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "node.json", "inventory", "high-watermarks"])
+@given(content=st.binary(max_size=80) | st.just(b"[" * 100_000) | st.just(b'{"format": 1}\n{}'))
+def test_rubbish_in_the_files_of_a_node_is_told_as_rubbish(
+    name: str, content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("rubbish", numbered=True)
+    whole, told = of_node(root, name, content)
+    assert not whole
+    assert told[0].startswith(f"{DIRECTORY}/{name}: {name} ")
 
 
 async def test_terminals_obey_nothing_of_a_record(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 FOLDER = Path(__file__).parents[3] / "docs" / "monitoring"
+
+_LABEL_VALUES = re.compile(r"label_values\((.+), \w+\)")
+"""What a variable of a dashboard is chosen from: Grafana's own, around a selector."""
+_GRAFANA = {"$__rate_interval": "5m"}
+"""What Grafana puts in before it asks; its variables that stand in strings are as good as any text."""
 
 
 def expressions(file: str) -> list[str]:
@@ -16,13 +23,24 @@ def expressions(file: str) -> list[str]:
     text = (FOLDER / file).read_text(encoding="utf-8")
     if file.endswith(".json"):
         return list(_expressions(json.loads(text)))
-    return re.findall(r"^ +expr: (.+)$", text, re.MULTILINE)
+    return [rule["expr"] for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+
+
+def as_asked(file: str) -> list[str]:
+    """The same as Prometheus gets it."""
+    asked = []
+    for expression in expressions(file):
+        for name, value in _GRAFANA.items():
+            expression = expression.replace(name, value)
+        of_labels = _LABEL_VALUES.fullmatch(expression)
+        asked.append(of_labels[1] if of_labels else expression)
+    return asked
 
 
 def _expressions(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
-            if key in ("expr", "query") and isinstance(value, str):
+            if (key == "expr" or (key == "query" and value != "prometheus")) and isinstance(value, str):
                 yield value
             else:
                 yield from _expressions(value)

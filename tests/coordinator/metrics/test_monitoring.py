@@ -1,10 +1,11 @@
-"""The dashboard and the alert rules use labels that exist; tests/integration/test_http.py compares names with a scrape."""
+"""The dashboard and the alert rules are PromQL and use labels that exist; tests/integration/test_http.py compares names."""
 
 from __future__ import annotations
 
 import json
 import re
 
+import promql_parser
 import pytest
 
 from coordinator.groups.rebalance_counts import REBALANCE_KINDS
@@ -14,7 +15,7 @@ from coordinator.transactions.describe import STATES
 from coordinator.transactions.records import Ended
 from protocol.errors import ErrorCode
 from protocol.messages import REQUESTS
-from tests.coordinator.metrics.monitoring import FOLDER, expressions
+from tests.coordinator.metrics.monitoring import FOLDER, as_asked, expressions
 
 FILES = ("grafana-dashboard.json", "alerts.yml")
 OF_PROMETHEUS = {"instance", "job", "le"}
@@ -33,6 +34,29 @@ def labels_of(name: str) -> set[str]:
     name = name.replace(":", "_")
     known = METRICS.get(name) or METRICS[re.sub("_(bucket|count|sum)$", "", name)]
     return {*known.labels, *OF_PROMETHEUS}
+
+
+@pytest.mark.parametrize(("file", "expression"), [(file, asked) for file in FILES for asked in as_asked(file)])
+def test_each_expression_is_promql(file: str, expression: str) -> None:
+    """Its functions, what they take, and how vectors are matched: what Prometheus would refuse a parser of it does."""
+    parsed = promql_parser.parse(expression)
+    assert "$" not in re.sub(r'"[^"]*"', "", parsed.prettify()), "Grafana puts nothing in there"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "rate(cohort_requests_total)",
+        "sum by (group (cohort_group_members)",
+        "histogram_quantile(cohort_loop_lag_seconds_bucket)",
+        "quantile_of(0.9, cohort_connections)",
+        "sum(increase(cohort_compactions_total[$__rate_interval]))",
+        'cohort_groups{state="Stable"',
+    ],
+)
+def test_what_is_no_promql_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        promql_parser.parse(wrong)
 
 
 @pytest.mark.parametrize("file", FILES)

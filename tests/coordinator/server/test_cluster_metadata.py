@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from coordinator.metadata.keys import partition_key, partitions_prefix, topic_ke
 from coordinator.metadata.memory import MemoryStore
 from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 from coordinator.replication.partition import Incarnation
+from coordinator.server.call import NO_ERRORS
 from coordinator.server.dispatch import Tasks, WireCall
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
 from coordinator.server.handlers.topic_change import turn
@@ -68,7 +69,7 @@ class Asked(WireCall):
         super().__init__(connected(Owner())[0], RequestFrame(3, 0, 0, "c", ()), request, 0)
         self.answered: asyncio.Future[MetadataResponse | ErrorCode] = asyncio.get_running_loop().create_future()
 
-    def answer_packed(self, head: bytes, body: bytes) -> None:
+    def answer_packed(self, head: bytes, body: bytes, errors: Mapping[int, int] = NO_ERRORS) -> None:
         self.open = False
         self.answered.set_result(decode_message(MetadataResponse, unpack(head + body)))
 

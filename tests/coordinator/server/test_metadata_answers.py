@@ -20,8 +20,9 @@ from coordinator.metadata.watchers import Changes
 from coordinator.nodes.membership import Standalone
 from coordinator.server import metadata_answers
 from coordinator.server.dispatch import Tasks, WireCall
+from coordinator.server.errors_within import errors_within
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
-from coordinator.server.metadata_answers import MetadataAnswers
+from coordinator.server.metadata_answers import MetadataAnswers, Packed
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame, unpack
@@ -50,7 +51,10 @@ def answer(answers: MetadataAnswers, request: MetadataRequest) -> tuple[Metadata
     *steps, parts = answers.make(request, "h", 1)
     assert set(steps) <= {None}
     assert parts is not None
-    return decode_message(MetadataResponse, unpack(b"".join(parts))), 1 + len(steps)
+    head, body, errors = parts
+    response = decode_message(MetadataResponse, unpack(head + body))
+    assert errors == errors_within(response)
+    return response, 1 + len(steps)
 
 
 def names(response: MetadataResponse) -> dict[str, int]:
@@ -121,7 +125,7 @@ async def test_a_topic_is_packed_once_while_it_stays_what_it_is(
     packed: list[str] = []
     original = metadata_answers._packed
 
-    def noted(topic: Topic) -> bytes:
+    def noted(topic: Topic) -> Packed:
         packed.append(topic.name)
         return original(topic)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from coordinator.metrics.definitions import METRICS
 from coordinator.server.call import Call, Handler
 from coordinator.server.dispatch import Dispatcher
 from coordinator.server.listener import ConnectionLimits, Listener, native_port
-from coordinator.server.request_meter import RequestMeter
+from coordinator.server.request_meter import SAMPLED, RequestMeter
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import encode_request
@@ -39,9 +40,10 @@ class Clock:
 
 
 async def asked(meter: RequestMeter, clock: Clock, requests: tuple[Request, ...]) -> None:
-    """Asks them one after the other; a commit takes two seconds, and a stranger is refused."""
+    """Asks them one after the other; a heartbeat takes a millisecond, a commit two seconds, and a stranger is refused."""
 
     def heartbeat(call: Call) -> None:
+        clock.now_s += 0.001
         call.answer(CARRY_ON if call.request == BEAT else HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID, "who?"))
 
     def commit(call: Call) -> Iterator[None]:
@@ -99,12 +101,60 @@ async def test_a_request_is_timed_from_its_handler_to_its_answer() -> None:
     meter = RequestMeter("native", clock)
     await asked(meter, clock, (COMMIT,))
     seconds = meter.by_api()["OffsetCommit"].seconds
-    assert seconds is not None
     assert (seconds.count, seconds.total) == (1, 2.0)
 
 
-async def test_no_clock_is_read_for_a_heartbeat() -> None:
+async def test_a_clock_is_read_for_few_heartbeats() -> None:
     clock = Clock()
     meter = RequestMeter("native", clock)
-    await asked(meter, clock, (BEAT, STRANGER))
-    assert (clock.asked, meter.by_api()["Heartbeat"].seconds) == (0, None)
+    await asked(meter, clock, (BEAT,) * (2 * SAMPLED + 1))
+    heartbeats = meter.by_api()["Heartbeat"]
+    assert (heartbeats.requests, clock.asked) == (2 * SAMPLED + 1, 2 * 3)
+    assert (heartbeats.seconds.count, round(heartbeats.seconds.total, 6)) == (3, 0.003)
+    assert f"of native Heartbeats one in {SAMPLED}" in METRICS["cohort_request_duration_seconds"].text
+
+
+async def test_a_heartbeat_that_is_refused_is_timed_as_one_that_is_not() -> None:
+    clock = Clock()
+    meter = RequestMeter("native", clock)
+    await asked(meter, clock, (STRANGER, BEAT))
+    assert meter.by_api()["Heartbeat"].seconds.count == 1
+    assert meter.sampled is None
+
+
+async def test_a_heartbeat_whose_client_has_gone_keeps_no_other_from_being_timed() -> None:
+    clock = Clock()
+    meter = RequestMeter("native", clock)
+    calls: list[Call] = []
+    handle = meter.timing({HeartbeatRequest: calls.append})[HeartbeatRequest]
+
+    class Held:
+        open = True
+        request = BEAT
+
+    def hold() -> Held:
+        handle(held := Held())  # type: ignore[arg-type]
+        return held
+
+    first = hold()
+    for _ in range(SAMPLED):
+        hold()
+    assert meter.sampled is first, "one at a time"
+    first.open = False
+    for _ in range(SAMPLED - 1):
+        hold()
+    last = hold()
+    assert meter.sampled is last
+    assert len(calls) == 2 * SAMPLED + 1
+
+
+async def test_codes_of_a_packed_answer_count_too() -> None:
+    clock = Clock()
+    meter = RequestMeter("native", clock)
+
+    class Done:
+        request = COMMIT
+        begun_s = 0.0
+
+    meter.ended(Done(), {ErrorCode.LEADER_NOT_AVAILABLE: 3, ErrorCode.INVALID_REQUEST: 1})
+    assert meter.by_api()["OffsetCommit"].errors == {ErrorCode.LEADER_NOT_AVAILABLE: 3, ErrorCode.INVALID_REQUEST: 1}
