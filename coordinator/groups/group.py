@@ -86,6 +86,9 @@ class Member:
     client_software: str = ""
     """What the client runs, as it says (KIP-511): not written to the log, so unknown until it is heard of again."""
 
+    of_kafka: bool = False
+    """Whether it joined as a client of Kafka; not written to the log, so False until it joins again."""
+
     is_new: bool = False
     """It has not been told any generation yet: its first JoinGroup still waits."""
 

@@ -103,6 +103,7 @@ def _join_new(group: Group, member_id: str, request: JoinGroupRequest, step: Gro
         protocols=request.protocols,
         group_instance_id=request.group_instance_id,
         client_software=step.context.client_software,
+        of_kafka=step.context.of_kafka,
         is_new=True,
     )
     first = group.state is GroupState.EMPTY
@@ -125,7 +126,7 @@ def _join_known(group: Group, member: Member, request: JoinGroupRequest, step: G
     if is_changed:
         group.set_protocols(member, request.protocols)
     member.client_id, member.client_host = step.context.client_id, step.context.client_host
-    member.client_software = step.context.client_software
+    member.client_software, member.of_kafka = step.context.client_software, step.context.of_kafka
     group.count_names(member)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms

@@ -209,6 +209,7 @@ def _set_rebalance_timer(group: Group, step: GroupStep) -> None:
 
 
 def _complete_join(group: Group, step: GroupStep) -> None:
+    _prefer_leader_of_cohort(group)
     group.complete_join()
     step.effects.timers["rebalance", group.group_id] = None
     if not group.members:
@@ -231,6 +232,18 @@ def _complete_join(group: Group, step: GroupStep) -> None:
         protocol=clipped(group.protocol_name or ""),
         reason=group.rebalance_reason,
     )
+
+
+def _prefer_leader_of_cohort(group: Group) -> None:
+    """Where members of both kinds share a group, one of Cohort's leads: the first that has joined this rebalance.
+
+    Members with handlers at work hold on to their partitions while a generation forms, whatever the assignor. A leader of
+    Cohort gives none of these to another member before they were given up. One of Kafka does so only under a cooperative
+    assignor: the partition would have two owners, and the offsets of the new one would be overwritten by older ones.
+    """
+    if group.leader is not None and group.members[group.leader].of_kafka:
+        ours = (each.member_id for each in group.members.values() if each.has_joined and not each.of_kafka)
+        group.leader = next(ours, group.leader)
 
 
 def _answer_joins(group: Group, members: Iterable[Member], step: GroupStep) -> None:

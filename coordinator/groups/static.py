@@ -41,7 +41,7 @@ def take_over(group: Group, member: Member, member_id: str, request: JoinGroupRe
     """A new process joins with the instance id of ``member`` and takes its place under ``member_id``."""
     old_id = member.member_id
     member.client_id, member.client_host = step.context.client_id, step.context.client_host
-    member.client_software = step.context.client_software
+    member.client_software, member.of_kafka = step.context.client_software, step.context.of_kafka
     _replace(group, member, member_id, step)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms

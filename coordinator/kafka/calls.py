@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from coordinator.server.call import NO_ERRORS, Client, Handler, Steps, StepsLeft
 from coordinator.server.connection import Connection
@@ -147,6 +147,8 @@ class Asked:
     """A ``Call`` of one of Cohort's own requests, which a Kafka request became."""
 
     __slots__ = ("_kafka", "_making", "_told", "client_id", "connection", "on_abandon", "open", "request")
+
+    of_kafka: ClassVar[bool] = True
 
     def __init__(self, kafka: KafkaCall, request: Request, told: Told) -> None:
         self.connection: Client = kafka.connection

@@ -86,6 +86,8 @@ class RequestContext(NamedTuple):
     """The number of the connection, which no other has; 0 for none that could close."""
     client_software: str = ""
     """Name and version of what the client runs, as far as it has said so (KIP-511)."""
+    of_kafka: bool = False
+    """Whether a client of Kafka asks, over the port for those."""
 
 
 Slices = Generator[None, "Effects", None]

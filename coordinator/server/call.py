@@ -97,6 +97,10 @@ class Call(Protocol):
         """How the client calls itself."""
 
     @property
+    def of_kafka(self) -> bool:
+        """Whether a client of Kafka asks."""
+
+    @property
     def open(self) -> bool:
         """Whether an answer is still wanted."""
 

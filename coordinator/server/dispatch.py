@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.fair_queue import PER_TURN
@@ -38,6 +38,7 @@ class WireCall:
 
     __slots__ = ("begun_s", "charge", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
 
+    of_kafka: ClassVar[bool] = False
     begun_s: float
     """When its handler got it, by the clock of the meter; not set where that is not asked for."""
 

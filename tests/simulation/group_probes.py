@@ -26,10 +26,13 @@ def is_cooperative(request: JoinGroupRequest) -> bool:
 
 
 def held_by(request: JoinGroupRequest) -> tuple[Partition, ...]:
-    """What the member still holds when it sends this: nothing, if it is not cooperative."""
-    if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not is_cooperative(request):
+    """What the member still holds when it sends this: nothing, if it is not cooperative and has no handlers at work."""
+    if request.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return ()
-    return tuple((tp.topic, tp.partition) for tp in decode_subscription(request.protocols[0].metadata).owned_partitions)
+    subscription = decode_subscription(request.protocols[0].metadata)
+    if not is_cooperative(request) and not subscription.holds:
+        return ()
+    return tuple((tp.topic, tp.partition) for tp in subscription.owned_partitions)
 
 
 def _was_giving_up(group: Group, member_id: str | None) -> bool:

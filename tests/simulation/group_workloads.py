@@ -30,7 +30,18 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 from protocol.subscription import TopicPartition
-from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Reading, consume, live, make_topic, started
+from tests.simulation.consumers import (
+    OTHER,
+    TOPIC,
+    UPGRADED,
+    UPGRADING,
+    Reading,
+    consume,
+    live,
+    make_topic,
+    started,
+    static_id,
+)
 from tests.simulation.history import LETTERS, Committed, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
@@ -92,7 +103,7 @@ def add_static(world: World, name: str, group: str = STATICS) -> Host:
 async def handling(world: World) -> None:
     """A group whose members have their records handled by ``process``."""
     world.history.must_read["handlers"] = (TOPIC,)
-    world.history.must_finish["handlers"] = None
+    world.history.handled["handlers"] = world.history.must_finish["handlers"] = None
     world.add_host("letterbox", make_letterbox)
     for number in range(max(2, world.plan.consumers)):
         world.add_host(f"handler{number}", handle)
@@ -105,9 +116,13 @@ async def make_letterbox(world: World, process: HostProcess) -> None:
 
 
 async def handle(world: World, process: HostProcess) -> None:
-    """Handles records until the end of the history. Some handlers are slow, and some fail. Every second host does so by
-    key, of records without one: several of a partition beside each other."""
-    instance = process.host if world.plan.static else None
+    """Handles records until the end of the history."""
+    await handle_as(world, process, Reading("handlers", instance=static_id(process)))
+
+
+async def handle_as(world: World, process: HostProcess, reading: Reading) -> None:
+    """Handles records. Some handlers are slow, and some fail. Every second host does so by key, of records without one:
+    several of a partition beside each other."""
     options: dict[str, Any] = {"concurrency": process.random.choice((None, None, 1, 2))}
     by_key = process.host.endswith(("1", "3", "5", "7", "9"))
     if by_key:
@@ -124,7 +139,7 @@ async def handle(world: World, process: HostProcess) -> None:
         finally:
             finished.cancel()
 
-    await live(world, process, Reading("handlers", instance=instance), process_records)
+    await live(world, process, reading, process_records)
 
 
 async def _stop_when_finished(world: World, owner: ConsumingOwner) -> None:

@@ -250,8 +250,10 @@ class History:
     final_offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
     must_read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Groups that read these topics from their beginning."""
+    handled: dict[str, None] = field(default_factory=dict)
+    """Groups with handlers: of a record whose handler gave it back the next one is the same record."""
     must_finish: dict[str, None] = field(default_factory=dict)
-    """Those of them in which a record is read when its handler is done with it."""
+    """Those that read from the beginning in which a record is read when its handler is done with it."""
     told_late: list[str] = field(default_factory=list)
     """Assignments that programs were told of when their member could not hold them any more."""
     following: dict[str, tuple[str, float]] = field(default_factory=dict)

@@ -337,7 +337,7 @@ def consumers_skip_nothing(history: History) -> Iterator[str]:
             reached[record.group, record.partition] = max(next_offset, record.offset + 1)
     for records in stints.values():
         for one, following in pairwise(records):
-            again = following.offset == one.offset and one.group in history.must_finish  # a handler that is called anew
+            again = following.offset == one.offset and one.group in history.handled  # a handler that is called anew
             if following.offset != one.offset + 1 and not again and one.partition not in history.damaged:
                 yield (
                     f"{one.consumer} was handed offset {following.offset} of {name_of(one.partition)} right after "

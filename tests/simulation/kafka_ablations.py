@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import coordinator.groups.pending_offsets
+import coordinator.groups.rebalance
 import coordinator.kafka.batches
 from coordinator.kafka.codec import KafkaCodec
 from coordinator.kafka.fetch_sessions import _Partition
@@ -68,6 +69,21 @@ def kafka_session_news() -> Iterator[None]:
         return original(partition, replace(data, records=b""))
 
     with patch.object(_Partition, "has_news", by_ends_only):
+        yield
+
+
+@safeguard(
+    "a group of both kinds is led by a member of Cohort, which withholds what handlers work on",
+    "ownership_never_overlaps",
+    "no_two_clients_act_as_owner",
+    workloads=("producing", "kafka_sharing"),
+    faults=("client_stalls", "client_is_killed"),
+    static=False,
+    consumers=4,
+    partitions=4,
+)
+def kafka_members_follow() -> Iterator[None]:
+    with patch.object(coordinator.groups.rebalance, "_prefer_leader_of_cohort", lambda group: None):
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from client.assignors import RangeAssignor
 from tests.simulation.consumers import TOPIC, Reading, consume, static_id
+from tests.simulation.group_workloads import handle_as, make_letterbox
 from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.kafka_producers import kafka_produce
 from tests.simulation.registry import workload
@@ -41,8 +42,11 @@ async def kafka_consuming(world: World) -> None:
 
 @workload
 async def kafka_sharing(world: World) -> None:
-    """A group of members of both kinds, that have a strategy in common."""
+    """A group of members of both kinds, that have a strategy in common. Of Cohort's some have handlers at work, which hold
+    on to their partitions while a generation forms."""
     world.history.must_read[MIXED] = (TOPIC,)
+    world.history.handled[MIXED] = None
+    world.add_host("letterbox-mixed", make_letterbox)
     world.add_host("kafka-reader-mixed", partial(kafka_read, MIXED))
     for number in range(max(1, world.plan.consumers - 1)):
         world.add_host(f"reader-mixed{number}", read_with_kafka)
@@ -67,5 +71,7 @@ async def kafka_visit(group: str, world: World, process: HostProcess) -> None:
 
 
 async def read_with_kafka(world: World, process: HostProcess) -> None:
-    """Reads as Cohort's consumer in the group of both."""
-    await consume(world, process, Reading(MIXED, instance=static_id(process), assignors=(RangeAssignor,)))
+    """Reads as Cohort's consumer in the group of both, or has its records handled."""
+    reading = Reading(MIXED, instance=static_id(process), assignors=(RangeAssignor,))
+    read = handle_as if process.random.random() < 0.5 else consume
+    await read(world, process, reading)

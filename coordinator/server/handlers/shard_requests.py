@@ -76,7 +76,7 @@ def _submit(
 ) -> Told:
     request, connection = call.request, call.connection
     token = replies.open(call)
-    fields = token, call.client_id, connection.host, connection.number, connection.software
+    fields = token, call.client_id, connection.host, connection.number, connection.software, call.of_kafka
     told = submit(
         request, tuple.__new__(RequestContext, fields)
     )  # as RequestContext(*fields), without a call in Python

@@ -58,11 +58,15 @@ class Shell:
         return self.core.groups.get("g")
 
     def send(self, request: Request, client_id: str = "c") -> int:
-        """Hands a request to the core; gives its token. The answer is in ``answers`` once it came."""
+        """Hands a request to the core; gives its token. The answer is in ``answers`` once it came.
+
+        It comes from a client of Kafka where ``client_id`` begins with "kafka".
+        """
         self.tokens += 1
         token = self.tokens
         self.waiting[token] = request
-        context = RequestContext(token, client_id, "host", connection=token)
+        of_kafka = client_id.startswith("kafka")
+        context = RequestContext(token, client_id, "host", connection=token, of_kafka=of_kafka)
         self.carry_out(decide(self.core, request, context, self.now()))
         return token
 
@@ -239,7 +243,7 @@ def settle(shell: Shell) -> None:
                 instance=member.group_instance_id,
                 rebalance_ms=member.rebalance_timeout_ms,
             )
-            shell.send(replace(asked, protocols=member.protocols))
+            shell.send(replace(asked, protocols=member.protocols), member.client_id)
     assert group.state.value == GroupState.COMPLETING_REBALANCE.value
     shares = {name: name.encode() for name in group.members}
     for name in [*(name for name in group.members if name != group.leader), group.leader or ""]:

@@ -10,7 +10,7 @@ from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse
-from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, stable_group, sync
+from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, settle, stable_group, sync
 from tests.coordinator.groups.steps import step_of
 
 
@@ -124,3 +124,55 @@ def test_a_share_that_the_leader_forgot_is_noted() -> None:
     assert shell.notes[-1] == ("members_without_assignment", told)
     assert shell.group is not None
     assert shell.group.state is GroupState.STABLE
+
+
+def leader_after(shell: Shell, client_id: str) -> str | None:
+    """The client that leads once one more has joined."""
+    shell.enter(join(), client_id)
+    group = shell.group
+    assert group is not None
+    if group.state is not GroupState.STABLE:
+        settle(shell)
+    return group.members[group.leader].client_id if group.leader is not None else None
+
+
+def test_of_both_kinds_the_first_member_of_cohort_leads() -> None:
+    shell = Shell()
+    assert leader_after(shell, "kafka-1") == "kafka-1"
+    assert leader_after(shell, "kafka-2") == "kafka-1"
+    assert leader_after(shell, "ours-1") == "ours-1"
+    assert leader_after(shell, "ours-2") == "ours-1"
+    assert leader_after(shell, "kafka-3") == "ours-1"
+    assert shell.group is not None
+    for client_id, next_leader in (("ours-1", "kafka-1"), ("ours-2", "kafka-1")):
+        (gone,) = (each.member_id for each in shell.group.members.values() if each.client_id == client_id)
+        shell.send(leave(gone))
+        settle(shell)
+        first = shell.group.members[shell.group.leader or ""].client_id
+        assert first == ("ours-2" if client_id == "ours-1" else next_leader)
+
+
+def test_a_static_member_of_cohort_that_has_not_come_back_does_not_lead() -> None:
+    """It holds nothing that it could withhold, and would not bring the assignments."""
+    shell = Shell()
+    shell.enter(join(instance="pod", session_ms=60_000, rebalance_ms=1_000), "ours")
+    settle(shell)
+    shell.enter(join(session_ms=60_000, rebalance_ms=1_000), "kafka")
+    assert shell.group is not None
+    shell.advance(1_000)
+    assert shell.group.state is GroupState.COMPLETING_REBALANCE
+    assert shell.group.members[shell.group.leader or ""].client_id == "kafka"
+
+
+def test_a_member_says_of_which_kind_it_is_each_time_it_joins() -> None:
+    """Static: a client of Kafka takes the place of one of Cohort's, which leads. The next generation has another leader."""
+    shell = Shell()
+    shell.enter(join(instance="pod"), "ours-1")
+    settle(shell)
+    shell.enter(join(instance="other"), "ours-2")
+    settle(shell)
+    shell.enter(join(instance="pod"), "kafka")
+    assert shell.group is not None
+    shell.enter(join(), "ours-3")
+    settle(shell)
+    assert shell.group.members[shell.group.leader or ""].client_id == "ours-2"
