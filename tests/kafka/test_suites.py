@@ -8,7 +8,7 @@ import pytest
 
 from tests.kafka.suites import checkouts, crates, go_modules
 from tests.kafka.suites.__main__ import SUITES, report
-from tests.kafka.suites.exceptions import SOMETIMES, judged, named
+from tests.kafka.suites.exceptions import NOT_RUN, SOMETIMES, judged, left_out, named, named_for
 from tests.kafka.suites.suite import Case, MissingError
 
 ONE_FAILED = (Case("a", "passed"), Case("b", "failed", "why"), Case("c", "skipped"))
@@ -18,8 +18,19 @@ def test_every_exception_belongs_to_a_suite_and_has_a_reason() -> None:
     for suite, cases in named().items():
         assert suite in SUITES
         for case, reason in cases.items():
-            assert len(reason.removeprefix(SOMETIMES).strip()) >= 15, f"{suite}: {case} needs a reason"
+            why = reason.removeprefix(SOMETIMES).removeprefix(NOT_RUN).strip()
+            assert len(why) >= 15, f"{suite}: {case} needs a reason"
             assert "to do" not in reason.lower()
+
+
+def test_what_is_not_run_is_named_and_left_out() -> None:
+    for suite in SUITES:
+        assert not [case for case, reason in named_for(suite).items() if reason.startswith(NOT_RUN)]
+        assert {*named_for(suite), *left_out(suite)} == {*named().get(suite, {})}
+    skipped = go_modules.pattern(left_out("kafka-go"))
+    assert skipped == (
+        "^TestReaderConsumerGroup$/^verify_offset_committed.*$|^TestReaderConsumerGroup$/^consumer_group_commits_on_close$"
+    )
 
 
 def test_a_failure_has_to_be_named() -> None:
