@@ -72,7 +72,7 @@ class JavaSuite:
 @contextmanager
 def topics_taken_back(bootstrap: str) -> Iterator[None]:
     """Deletes the topics that there were not before, whatever comes of the block."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     before = _topics(admin)
     try:
         yield
