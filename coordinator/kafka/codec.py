@@ -67,8 +67,9 @@ _MAX_BYTES_OF_STORED_COMMITS: Final = 16 * 1024 * 1024
 """Largest commit whose texts are read: of 4,000 partitions each may have the longest (``offset_metadata_max_bytes``).
 
 Memory is the bound: decoded, the texts of a commit may take eight times its bytes. Kafka stores the offsets of a commit as
-one batch of its log, of 1 MiB unless it is set otherwise, so that it refuses such commits as well, and tells that of each
-partition. So does the codec: a client that is told no code would repeat its commit for ever.
+one batch of its log, of 1 MiB unless it is set otherwise, so that it refuses such commits as well, at each partition (with
+UNKNOWN_SERVER_ERROR since 4.0, which says less than the code of before). So does the codec: a client that is told no code
+would repeat its commit for ever.
 """
 _MAX_ITEMS_OF_REFUSED_COMMITS: Final = 65_536
 """Most items of a commit that is told a code: 1 MiB of Kafka's log has offsets of some 22,000 partitions, each with a topic
