@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class JavaMember:
     async def listens(self, output: asyncio.StreamReader) -> None:
         """Until it ends. A cooperative member is told what comes and goes, an eager one all that it has."""
         async for line in output:
-            event = json.loads(line) if line.startswith(b"{") else {"name": ""}
+            event: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {"name": ""}
             if event["name"] == "partitions_assigned":
                 self.has |= {each["partition"] for each in event["partitions"]}
             elif event["name"] == "partitions_revoked":
