@@ -147,8 +147,8 @@ class Settings:
     )
     kafka_heartbeat_hold_ms: int = _setting(
         2_500,
-        "how long a Kafka client's heartbeat is held, so that its answer can bring the news of a rebalance, in ms; 0: it is "
-        "answered at once, and the client hears of a rebalance at its next one",
+        "how long a Kafka client's heartbeat is held, at most a third of its session, so that its answer can bring the news "
+        "of a rebalance, in ms; 0: it is answered at once, and the client hears of a rebalance at its next one",
         0,
         60_000,
     )

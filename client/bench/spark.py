@@ -13,7 +13,7 @@ from client.admin import Admin
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
 from client.bench.spark_batches import micro_batches
-from client.bench.spark_kafka_source import beside_kafka_source, source_settings
+from client.bench.spark_kafka_source import beside_kafka_source, source_settings, topics_of_sinks
 from client.bench.spark_workers import Workers
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
@@ -36,6 +36,8 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     async with daemon(setting.directory / "data", "--log-level", "error", *port) as server:
         async with Admin(bootstrap_servers=server.address) as admin:
             topics = {"rows-100": PARTITIONS, "rows-1024": PARTITIONS, "out": PARTITIONS, "steady": PARTITIONS}
+            if setting.kafka.source:
+                topics |= dict.fromkeys(topics_of_sinks(), PARTITIONS)
             await admin.create_topics(topics)
         counts = {size: (20_000 if setting.quick else rows) for size, rows in _ROWS.items()}
         for size, count in counts.items():

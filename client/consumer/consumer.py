@@ -67,11 +67,11 @@ class Consumer(Generic[K, V]):
     group, the next poll raises ``MaxPollIntervalExceededError``, and the one after joins again; ``lease`` gives a slow
     record more time.
     ``session_timeout_ms`` (45,000): without heartbeats for so long the daemon takes a member for dead.
-    ``heartbeat_interval_ms`` (3,000): how long one heartbeat waits at the daemon. ``rebalance_timeout_ms`` (``None``: as
-    ``max_poll_interval_ms``): how long the group waits for this member at a rebalance. ``revoke_grace_ms`` (10,000): how
-    long a rebalance lets the program finish the records it was handed before they count as not done: the rest of what
-    ``getmany`` returned, or the handlers of ``process`` whose partitions go to another member. Set it above the time that
-    this takes.
+    ``heartbeat_interval_ms`` (3,000): how long one heartbeat waits at the daemon, at most a third of the session.
+    ``rebalance_timeout_ms`` (``None``: as ``max_poll_interval_ms``): how long the group waits for this member at a
+    rebalance. ``revoke_grace_ms`` (10,000): how long a rebalance lets the program finish the records it was handed before
+    they count as not done: the rest of what ``getmany`` returned, or the handlers of ``process`` whose partitions go to
+    another member. Set it above the time that this takes.
 
     **Offsets.** ``auto_offset_reset`` says where to begin without a committed offset, or when it is out of range:
     "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``. A warning says what is skipped. "latest" is about

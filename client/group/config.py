@@ -11,7 +11,8 @@ class MembershipSettings:
     """All times are in milliseconds.
 
     ``session_timeout_ms``: without a heartbeat for so long the member is out. ``heartbeat_interval_ms``: how long one
-    heartbeat waits at the daemon for news. ``rebalance_timeout_ms``: how long the group waits for this member to rejoin.
+    heartbeat waits at the daemon for news, at most a third of the session. ``rebalance_timeout_ms``: how long the group
+    waits for this member to rejoin.
     ``max_poll_interval_ms``: how long the program may take between two polls; ``None`` for no limit.
     ``group_instance_id``: makes a static member (KIP-345); ``None`` for one the group knows by its member id only.
     """

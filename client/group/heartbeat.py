@@ -67,8 +67,10 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         session_s = self._settings.session_timeout_ms / 1000
         interval_s = self._settings.heartbeat_interval_ms / 1000
-        # A member has to learn at least three times in a rebalance timeout that the group does not wait for it.
-        wait_ms = min(self._settings.heartbeat_interval_ms, max(1, self._settings.rebalance_timeout_ms // 3))
+        # A member has to learn at least three times in a rebalance timeout that the group does not wait for it, and a
+        # coordinator holds a heartbeat for a third of the session at most.
+        third_ms = min(self._settings.rebalance_timeout_ms, self._settings.session_timeout_ms) // 3
+        wait_ms = min(self._settings.heartbeat_interval_ms, max(1, third_ms))
         renewed_s = loop.time()
         rebalancing = False
         while session.ended is None:

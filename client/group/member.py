@@ -68,9 +68,10 @@ class Member:
     ``FencedInstanceIdError`` at every call.
 
     Times are in milliseconds: without heartbeats for ``session_timeout_ms`` (45,000) the daemon takes the member for dead;
-    a heartbeat waits ``heartbeat_interval_ms`` (3,000) for news; the group waits ``rebalance_timeout_ms`` (60,000) for this
-    member at a rebalance. Heartbeats run in a background thread. A member that was removed or forgotten joins again by
-    itself. ``background`` and ``random`` are for simulations. Raises ``ValueError`` for settings that make no sense.
+    a heartbeat waits ``heartbeat_interval_ms`` (3,000) for news, at most a third of the session; the group waits
+    ``rebalance_timeout_ms`` (60,000) for this member at a rebalance. Heartbeats run in a background thread. A member that
+    was removed or forgotten joins again by itself. ``background`` and ``random`` are for simulations. Raises ``ValueError``
+    for settings that make no sense.
     """
 
     @explains_options

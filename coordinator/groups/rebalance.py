@@ -4,7 +4,7 @@ Requests that wait: parking them, answering them, and the session that stands st
 
 While the coordinator holds a JoinGroup or SyncGroup of a member, the member shows that it is alive by waiting, so its
 session does not run; it starts anew when that request is answered or given up. A pending Heartbeat does not stop the
-session: it waits for half of it at most.
+session: it waits for a third of it at most.
 
 A second request of a kind replaces the first, which is answered so that a client that still reads it does no harm: JoinGroup
 and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the group as it is), a heartbeat with NONE.

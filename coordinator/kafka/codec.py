@@ -1,7 +1,8 @@
 """Kafka's wire as a connection of the daemon speaks it: frames, headers, answers in the order of the requests.
 
 A client may use a correlation id twice, so calls are known by numbers of their own. Whatever is wrong with a request ends
-its connection, as Kafka has no answer that fits any request; the log says what it was.
+its connection, as Kafka has no answer that fits any request; the log says what it was. A commit that is too large has an
+answer: see ``_MAX_BYTES_OF_STORED_COMMITS``.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Final, cast
 
-from coordinator.kafka.calls import Api, KafkaRequest, KafkaResponse
+from coordinator.kafka.calls import Api, KafkaCall, KafkaRequest, KafkaResponse
 from coordinator.kafka.fetch_sessions import MAX_PARTITIONS
+from coordinator.log_output import get_logger
 from coordinator.server.server_connection import Payload
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, FrameReader, RequestFrame
-from protocol.kafka.decoding import decode, decode_in_steps, read_varint
+from protocol.kafka.decoding import TooManyItemsError, decode, decode_in_steps, read_varint
 from protocol.kafka.encoding import encode
 from protocol.kafka.headers import API_VERSIONS, decode_request_header, encode_response_header
 from protocol.kafka.messages import APIS
 from protocol.kafka.schema import Message
 from protocol.messages import ApiKey, Request, Response
+
+log = get_logger()
 
 _LIGHT_BYTES: Final = 256
 _BYTES_PER_WEIGHT: Final = 128
@@ -41,13 +45,12 @@ _MEMORY_PER_BYTE_OF_TEXTS: Final = 8
 """Of commits, above ``_MAX_BYTES_OF_OTHERS``: without texts the most items that one may have take less."""
 
 _MAX_BYTES: Final = {
-    ApiKey.PRODUCE: 2**31,
+    ApiKey.PRODUCE: 2**31,  # max_frame_bytes bounds these
+    ApiKey.OFFSET_COMMIT: 2**31,
+    ApiKey.TXN_OFFSET_COMMIT: 2**31,
     ApiKey.SYNC_GROUP: 24 * 1024 * 1024,  # the assignments of a group may have 16 MiB
     ApiKey.JOIN_GROUP: 2 * 1024 * 1024,  # the metadata of a member may have 1 MiB
-    ApiKey.OFFSET_COMMIT: 16 * 1024 * 1024,  # each partition may have a text of 4 KiB (offset_metadata_max_bytes)
-    ApiKey.TXN_OFFSET_COMMIT: 16 * 1024 * 1024,
 }
-_COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
 _MAX_BYTES_OF_OTHERS: Final = 1024 * 1024
 """Largest requests: of 10,000 partitions the longest have a third of it. Made of the smallest things there are, one keeps
 the loop for some tens of ms."""
@@ -58,6 +61,19 @@ _MAX_ITEMS: Final = {
 }
 _MAX_ITEMS_OF_OTHERS: Final = 2 * MAX_PARTITIONS
 """Most items of all arrays of a request: partitions, each of which may have a topic of its own."""
+
+_COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
+_MAX_BYTES_OF_STORED_COMMITS: Final = 16 * 1024 * 1024
+"""Largest commit whose texts are read: of 4,000 partitions each may have the longest (``offset_metadata_max_bytes``).
+
+Memory is the bound: decoded, the texts of a commit may take eight times its bytes. Kafka stores the offsets of a commit as
+one batch of its log, of 1 MiB unless it is set otherwise, so that it refuses such commits as well, at each partition (with
+UNKNOWN_SERVER_ERROR since 4.0, which says less than the code of before). So does the codec: a client that is told no code
+would repeat its commit for ever.
+"""
+_MAX_ITEMS_OF_REFUSED_COMMITS: Final = 65_536
+"""Most items of a commit that is told a code: 1 MiB of Kafka's log has offsets of some 22,000 partitions, each with a topic
+of its own, at most. With more items the connection closes."""
 
 _OF_ONE_GROUP: Final = frozenset(
     {
@@ -156,14 +172,17 @@ class KafkaCodec:
         api, version = self._apis.get(frame.api_key), frame.api_version
         if api is None or not api.first <= version <= api.last:
             return frame, self._unknown(frame, api)
-        most = _max_items(frame.api_key)
-        message = yield from decode_in_steps(api.translator.request, version, whole, at, max_items=most)
+        if frame.api_key in _COMMITS:
+            api, message = yield from _commit_in_steps(api, version, whole, at)
+        else:
+            most = _max_items(frame.api_key)
+            message = yield from decode_in_steps(api.translator.request, version, whole, at, max_items=most)
         return frame, KafkaRequest(api, version, correlation_id, message)
 
     def memory(self, frame: RequestFrame, size: int) -> int:
         """See ``Codec``."""
         if size > _MAX_BYTES_OF_OTHERS and frame.api_key in _COMMITS:
-            texts = size - _MAX_BYTES_OF_OTHERS
+            texts = min(size, _MAX_BYTES_OF_STORED_COMMITS) - _MAX_BYTES_OF_OTHERS
             return _MAX_BYTES_OF_OTHERS * _MEMORY_PER_BYTE_OF_OTHERS + texts * _MEMORY_PER_BYTE_OF_TEXTS
         return size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload, no-any-return]
 
@@ -206,6 +225,33 @@ def _max_items(api_key: int) -> int:
 
 def _decoded(api: Api, version: int, payload: bytes, at: int) -> Message:
     return decode(api.translator.request, version, payload, at, max_items=_max_items(api.key))
+
+
+def _commit_in_steps(api: Api, version: int, payload: bytes, at: int) -> Generator[None, None, tuple[Api, Message]]:
+    """A commit, and what serves it: one that is too large is refused, and its texts are not read."""
+    kind, size, most = api.translator.request, len(payload), _MAX_ITEMS_OF_OTHERS
+    if size <= _MAX_BYTES_OF_STORED_COMMITS:
+        try:
+            return api, (yield from decode_in_steps(kind, version, payload, at, max_items=most))
+        except TooManyItemsError:
+            why = f"it names more than {most} topics and partitions"
+    else:
+        why = f"it has {size} bytes, of at most {_MAX_BYTES_OF_STORED_COMMITS}"
+    most = _MAX_ITEMS_OF_REFUSED_COMMITS
+    names = yield from decode_in_steps(kind, version, payload, at, max_items=most, passed_over="committed_metadata")
+    return _refusing(
+        api, f"{why}; none of its offsets is stored: commit fewer at a time, or with shorter metadata"
+    ), names
+
+
+def _refusing(api: Api, reason: str) -> Api:
+    """Serves a commit by refusing it, to each of its partitions."""
+
+    def handle(call: KafkaCall) -> None:
+        log.debug("request_refused", peer=call.connection.peer, reason=reason)
+        call.refuse(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, reason)
+
+    return api._replace(translator=api.translator._replace(handle=handle))
 
 
 def _name(api_key: int) -> str:

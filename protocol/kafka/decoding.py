@@ -33,7 +33,11 @@ M = TypeVar("M", bound=Message)
 
 _Read = Callable[[bytes, int, int, int], Any]
 _readers: dict[tuple[type[Message], int], _Read] = {}
-_readers_in_steps: dict[tuple[type[Message], int], _Read] = {}
+_readers_in_steps: dict[tuple[type[Message], int, str], _Read] = {}
+
+
+class TooManyItemsError(ProtocolError):
+    """The arrays of a message have more items together than the caller takes; as far as it was read it is sound."""
 
 
 def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0, *, max_items: int = MAX_ITEMS) -> M:
@@ -60,12 +64,22 @@ def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0, *
 
 
 def decode_in_steps(
-    kind: type[M], version: int, data: bytes | memoryview, at: int = 0, *, max_items: int = MAX_ITEMS
+    kind: type[M],
+    version: int,
+    data: bytes | memoryview,
+    at: int = 0,
+    *,
+    max_items: int = MAX_ITEMS,
+    passed_over: str = "",
 ) -> Generator[None, None, M]:
-    """As ``decode``, for messages so long that others should have their turn: yields about every ``STEP_BYTES``."""
-    read = _readers_in_steps.get((kind, version))
+    """As ``decode``, for messages so long that others should have their turn: yields about every ``STEP_BYTES``.
+
+    Strings and byte strings of fields that are called ``passed_over`` are not read: such a field has its default.
+    """
+    read = _readers_in_steps.get((kind, version, passed_over))
     if read is None:
-        read = _readers_in_steps[kind, version] = _compiled(kind, version, in_steps=True)
+        read = _compiled(kind, version, in_steps=True, passed_over=passed_over)
+        _readers_in_steps[kind, version, passed_over] = read
     if type(data) is not bytes:
         data, at = bytes(data[at:]), 0
     try:
@@ -81,7 +95,8 @@ def _malformed(kind: type[Message], version: int, error: Exception, size: int) -
         reason = f"a string is not UTF-8: {error.reason}"
     elif not isinstance(error, ProtocolError):
         reason = f"ends within a field, after {size} bytes"
-    return ProtocolError(f"{kind.__name__} {version}: {reason}")
+    told = TooManyItemsError if isinstance(error, TooManyItemsError) else ProtocolError
+    return told(f"{kind.__name__} {version}: {reason}")
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -134,7 +149,7 @@ def _too_many(count: int, what: str, left: int) -> None:
 
 
 def _above_bound(what: str, surplus: int) -> None:
-    raise ProtocolError(f"with {what} it has {surplus} items more than it may have")
+    raise TooManyItemsError(f"with {what} it has {surplus} items more than it may have")
 
 
 def _another_size(what: str, size: int, told: int) -> None:
@@ -147,19 +162,27 @@ def _unpackers(item: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
     return tuple(struct.Struct(f">{count}{item}").unpack_from for count in range(SHORT_ARRAY_ITEMS))
 
 
-def _compiled(kind: type[Message], version: int, in_steps: bool) -> _Read:
+def _compiled(kind: type[Message], version: int, in_steps: bool, passed_over: str = "") -> _Read:
     first, last = kind.VERSIONS
     if not first <= version <= last:
         raise ProtocolError(f"{kind.__name__} has no version {version}: there are {first} to {last}")
-    return _Writer(Source(version, version >= kind.FLEXIBLE_FROM), in_steps).written(kind)
+    return _Writer(Source(version, version >= kind.FLEXIBLE_FROM), in_steps, passed_over).written(kind)
+
+
+def _is_there(length: str, kind: Primitive, compact: bool) -> str:
+    """Whether a string or byte string has a length that it may have, and is not null: an expression."""
+    if not compact:
+        return f"{length} >= 0"
+    return f"0 < {length} <= {MAX_STRING_BYTES + 1}" if kind is Primitive.STRING else f"{length} > 0"
 
 
 class _Writer:
     """Writes the lines that read one message."""
 
-    def __init__(self, source: Source, in_steps: bool) -> None:
+    def __init__(self, source: Source, in_steps: bool, passed_over: str) -> None:
         self._source = source
         self._in_steps = in_steps
+        self._passed_over = passed_over
         self._run: list[tuple[str, str]] = []
         """Fixed-width values to be unpacked at once: their formats, and the names they get."""
         source.names |= {
@@ -190,7 +213,12 @@ class _Writer:
         """Lines that read a structure; gives the expression that makes it."""
         source = self._source
         plain, tagged = source.plain_fields(kind), source.tagged_fields(kind)
-        values = {field.name: self._value(field) for field in plain}
+        values: dict[str, str] = {}
+        for field in plain:
+            if field.name == self._passed_over:
+                self._pass_over(field)
+            else:
+                values[field.name] = self._value(field)
         if source.flexible:
             values |= self._tagged_fields(kind, tagged)
         self._unpack()
@@ -262,15 +290,22 @@ class _Writer:
             source.add(f"refuse({marker}, {what!r})")
         return name
 
+    def _pass_over(self, field: Field) -> None:
+        """Lines that read over a string or byte string."""
+        source, kind = self._source, field.type
+        assert isinstance(kind, Primitive)
+        compact = source.is_compact(field)
+        length = self._length("h" if kind is Primitive.STRING else "i", compact)
+        with source.block(f"if {_is_there(length, kind, compact)}:"):
+            source.add(f"at += {length}{' - 1' if compact else ''}")
+        self._null_or_refused(field.name, source.new(), length, source.is_nullable(field), compact)
+
     def _sized(self, what: str, kind: Primitive, nullable: bool, compact: bool) -> str:
         """Strings and byte strings: a length, and so many bytes."""
         source = self._source
         length = self._length("h" if kind is Primitive.STRING else "i", compact)
         name, end = source.new(), source.new("end")
-        inside = f"{length} >= 0"
-        if compact:
-            inside = f"0 < {length} <= {MAX_STRING_BYTES + 1}" if kind is Primitive.STRING else f"{length} > 0"
-        with source.block(f"if {inside}:"):
+        with source.block(f"if {_is_there(length, kind, compact)}:"):
             source.add(f"{end} = at + {length}{' - 1' if compact else ''}")
             source.add(f"{name} = data[at:{end}]{'.decode()' if kind is Primitive.STRING else ''}", f"at = {end}")
         self._null_or_refused(what, name, length, nullable, compact)

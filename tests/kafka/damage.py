@@ -144,12 +144,17 @@ async def damage(daemon: DaemonProcess, requests: int, seed: int) -> Outcome:
                 tasks.create_task(send())
         await bystander.ask()
     at_the_end = daemon.resident_bytes()
-    if at_the_end > thirds[0] + GROWTH_BYTES:
-        raise Violation(f"memory grew from {_megabytes(thirds[0])} after a third to {_megabytes(at_the_end)}")
+    must_be_flat(thirds[0], at_the_end)
     faults = [line for line in daemon.output if "Traceback" in line or "request_failed" in line]
     if faults:
         raise Violation(f"the daemon's log tells of {len(faults)} faults of its own: {faults[0]}")
     return Outcome(fates, thirds[0], at_the_end, bystander.asked)
+
+
+def must_be_flat(after_a_third: int, at_the_end: int) -> None:
+    """Raises ``Violation`` when the daemon has more in memory, in bytes, than what requests may leave behind explains."""
+    if at_the_end > after_a_third + GROWTH_BYTES:
+        raise Violation(f"memory grew from {_megabytes(after_a_third)} after a third to {_megabytes(at_the_end)}")
 
 
 def _megabytes(size: int) -> str:

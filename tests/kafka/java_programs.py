@@ -61,14 +61,21 @@ consumer.override.session.timeout.ms=6000
 def prepare(version: str = KAFKA_VERSION) -> Path:
     """The directory with the jars of a release. Raises ``MissingError`` where there is no Java, no Maven or no network."""
     tool("java", "a JDK of Java 17 or newer")
-    jars = cache() / f"kafka-jars-{version}"
+    return collected("pom.xml", "kafka-jars", version)
+
+
+def collected(pom: str, name: str, version: str = KAFKA_VERSION) -> Path:
+    """The directory ``name-version`` with the jars that a project of ``java/`` names, which Maven collects once.
+
+    Raises ``MissingError`` where there is no Maven or no network.
+    """
+    jars = cache() / f"{name}-{version}"
     if not jars.exists():
         maven = tool("mvn", "Maven")
         fresh = Path(tempfile.mkdtemp(prefix=f"{jars.name}.", dir=jars.parent))
-        pom = str(SOURCES / "pom.xml")
         collect = ("dependency:copy-dependencies", f"-DoutputDirectory={fresh}", f"-Dkafka.version={version}")
         try:
-            call([maven, "--batch-mode", "--quiet", "--file", pom, *collect], SOURCES, _DOWNLOAD_SECONDS)
+            call([maven, "--batch-mode", "--quiet", "--file", str(SOURCES / pom), *collect], SOURCES, _DOWNLOAD_SECONDS)
             fresh.rename(jars)
         except OSError:
             if not jars.exists():  # another process was not quicker

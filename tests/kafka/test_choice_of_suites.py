@@ -13,10 +13,14 @@ import pytest
 from tests.kafka.suites.__main__ import broker
 from tests.kafka.suites.exceptions import judged, named_for
 from tests.kafka.suites.go_modules import FEW_RECORDS, FRANZ_GO, KAFKA_GO
+from tests.kafka.suites.java import KAFKA_TOOLS
 from tests.kafka.suites.librdkafka import LIBRDKAFKA
 from tests.kafka.suites.suite import MissingError, Suite
 
-pytestmark = [pytest.mark.kafka_suites, pytest.mark.timeout(900)]  # a Go suite is built first, once
+pytestmark = [
+    pytest.mark.kafka_suites,
+    pytest.mark.timeout(900),
+]  # a Go suite is built first, jars are downloaded, once
 
 KAFKA_GO_PORT = 9092
 
@@ -47,6 +51,11 @@ def test_kafka_go_s_client_and_its_readers() -> None:
             pytest.skip(f"kafka-go's tests need port {KAFKA_GO_PORT}: {error}")
     cases = "Client(Fetch|Produce|RawProduce|ListOffsets|Metadata|JoinGroup|Heartbeat|OffsetCommit|DescribeConfigs).*"
     passes(KAFKA_GO, f"^Test({cases}|Reader|ConsumerGroup)$", at_least=20)
+
+
+def test_kafka_s_command_line_tools() -> None:
+    """Each record of a verified producer is read by a verified consumer in a group; groups and their offsets."""
+    passes(KAFKA_TOOLS, "kafka-(verifiable-producer|consumer-groups)", at_least=2)
 
 
 def test_librdkafka_s_consumers_and_producers() -> None:

@@ -11,7 +11,7 @@ from protocol.kafka.headers import RequestHeader, encode_request_header
 from protocol.kafka.messages.heartbeat_request import HeartbeatRequest
 from tests.coordinator.kafka.wire import connected, request_frame
 from tests.daemon_process import DaemonProcess
-from tests.kafka.damage import OPTIONS, Bystander, damage
+from tests.kafka.damage import GROWTH_BYTES, OPTIONS, Bystander, damage, must_be_flat
 from tests.kafka.damaged_requests import Asked, Judging, Violation
 
 REQUESTS = 4_000
@@ -23,6 +23,13 @@ async def test_damaged_requests_harm_nobody_else(tmp_path: Path) -> None:
     assert outcome.fates["answered"] > REQUESTS / 4
     assert outcome.fates["closed"] > REQUESTS / 10
     assert outcome.questions_beside > 1
+    assert 0 < outcome.at_the_end <= outcome.after_a_third + GROWTH_BYTES
+
+
+def test_memory_that_grows_would_be_seen() -> None:
+    must_be_flat(100, 100 + GROWTH_BYTES)
+    with pytest.raises(Violation, match="memory grew from 0 MB after a third to 34 MB"):
+        must_be_flat(100, 101 + GROWTH_BYTES)
 
 
 async def test_a_wrong_answer_to_the_bystander_would_be_seen(tmp_path: Path) -> None:

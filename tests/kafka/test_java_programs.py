@@ -10,24 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.daemon_process import DaemonProcess
-from tests.kafka.java_programs import KAFKA_VERSION, prepare, run
+from tests.kafka.java_programs import prepare, run
+from tests.kafka.suites.java import PROGRAMS
 from tests.kafka.suites.suite import MissingError
 
 pytestmark = [pytest.mark.kafka_suites, pytest.mark.timeout(900)]  # jars are downloaded first, once
-
-BEFORE_KIP_890 = "3.9.1"
-"""A release whose producers keep one epoch from transaction to transaction."""
-
-PROGRAMS = (
-    ("Clients", "groups", KAFKA_VERSION),
-    ("Clients", "transactions", KAFKA_VERSION),
-    ("Clients", "administration", KAFKA_VERSION),
-    ("Clients", "consumer-protocol", KAFKA_VERSION),
-    ("WordCount", "exactly_once_v2", KAFKA_VERSION),
-    ("Connect", "files", KAFKA_VERSION),
-    ("Clients", "transactions", BEFORE_KIP_890),
-    ("WordCount", "exactly_once_v2", BEFORE_KIP_890),
-)
 
 
 @pytest.mark.parametrize(("program", "task", "version"), PROGRAMS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.kafka.suites import checkouts, crates, go_modules
+from tests.kafka.suites import checkouts, crates, go_modules, kafka_tools
 from tests.kafka.suites.__main__ import SUITES, report
-from tests.kafka.suites.exceptions import SOMETIMES, judged, named
+from tests.kafka.suites.exceptions import NOT_RUN, SOMETIMES, judged, left_out, named, named_for
 from tests.kafka.suites.suite import Case, MissingError
 
 ONE_FAILED = (Case("a", "passed"), Case("b", "failed", "why"), Case("c", "skipped"))
@@ -18,8 +19,19 @@ def test_every_exception_belongs_to_a_suite_and_has_a_reason() -> None:
     for suite, cases in named().items():
         assert suite in SUITES
         for case, reason in cases.items():
-            assert len(reason.removeprefix(SOMETIMES).strip()) >= 15, f"{suite}: {case} needs a reason"
+            why = reason.removeprefix(SOMETIMES).removeprefix(NOT_RUN).strip()
+            assert len(why) >= 15, f"{suite}: {case} needs a reason"
             assert "to do" not in reason.lower()
+
+
+def test_what_is_not_run_is_named_and_left_out() -> None:
+    for suite in SUITES:
+        assert not [case for case, reason in named_for(suite).items() if reason.startswith(NOT_RUN)]
+        assert {*named_for(suite), *left_out(suite)} == {*named().get(suite, {})}
+    skipped = go_modules.pattern(left_out("kafka-go"))
+    assert skipped == (
+        "^TestReaderConsumerGroup$/^verify_offset_committed.*$|^TestReaderConsumerGroup$/^consumer_group_commits_on_close$"
+    )
 
 
 def test_a_failure_has_to_be_named() -> None:
@@ -71,6 +83,31 @@ def test_cargo_s_lines_become_cases() -> None:
     assert found[2].said.strip() == "it broke"
     with pytest.raises(MissingError, match="did not start"):
         list(crates._cases("error: no compiler"))
+
+
+def test_kafka_s_tools_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("java", "kafka/bin/kafka-topics.sh"):
+        path = tmp_path / program
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    libs = tmp_path / "kafka" / "libs"
+    libs.mkdir()
+    monkeypatch.delenv("KAFKA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{tmp_path / 'kafka' / 'bin'}")
+    assert kafka_tools.find().jars == libs
+    monkeypatch.setenv("KAFKA_HOME", str(tmp_path / "kafka"))
+    assert kafka_tools.find().jars == libs
+    monkeypatch.setenv("KAFKA_HOME", str(tmp_path))
+    with pytest.raises(MissingError, match="where there is no directory libs; unset it, or name a Kafka's"):
+        kafka_tools.find()
+    monkeypatch.delenv("KAFKA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(
+        MissingError, match=r"no Kafka by KAFKA_HOME, and no kafka-topics in PATH .* mvn is not in PATH"
+    ):
+        kafka_tools.find()
 
 
 def test_what_pytest_says_of_a_failure_is_found() -> None:

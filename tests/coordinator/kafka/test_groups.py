@@ -38,7 +38,7 @@ from protocol.kafka.messages.txn_offset_commit_request import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.coordinator.kafka.wire import KafkaWire, connected
+from tests.coordinator.kafka.wire import KafkaWire, connected, request_frame
 
 SESSION_MS = 10_000
 
@@ -57,10 +57,12 @@ def joining(
     )
 
 
-async def joined(wire: KafkaWire, group: str, version: int = 9, member_id: str = "") -> Any:
-    told = await wire.ask(joining(group, member_id), version)
+async def joined(
+    wire: KafkaWire, group: str, version: int = 9, member_id: str = "", session_ms: int = SESSION_MS
+) -> Any:
+    told = await wire.ask(joining(group, member_id, session_ms=session_ms), version)
     if told.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-        told = await wire.ask(joining(group, told.member_id), version)
+        told = await wire.ask(joining(group, told.member_id, session_ms=session_ms), version)
     return told
 
 
@@ -72,9 +74,9 @@ async def test_a_rebalance_timeout_without_an_end_is_one_of_a_day(wire: KafkaWir
     assert told.error_code == ErrorCode.NONE
 
 
-async def member(wire: KafkaWire, group: str, version: int = 9) -> Any:
+async def member(wire: KafkaWire, group: str, version: int = 9, session_ms: int = SESSION_MS) -> Any:
     """Joins a group alone and brings the assignment."""
-    told = await joined(wire, group, version)
+    told = await joined(wire, group, version, session_ms=session_ms)
     assert told.error_code == ErrorCode.NONE
     shares = [SyncGroupRequestAssignment(each.member_id, b"\0\0 share") for each in told.members]
     synced = await wire.ask(
@@ -179,6 +181,19 @@ async def test_heartbeats_of_clients_that_may_wait_for_them_are_not_held(
         told = await wire.ask(HeartbeatRequest("g", first.generation_id, first.member_id), version)
         assert told.error_code == ErrorCode.NONE
     assert (loop.time() - begun > 1.4) is is_held
+
+
+async def test_a_heartbeat_is_held_for_a_third_of_the_session_at_most() -> None:
+    session_ms = 6_000
+    async with (
+        Coordinator(kafka_port=-1, flush="os", kafka_heartbeat_hold_ms=60_000) as coordinator,
+        connected(coordinator.kafka_address) as wire,
+    ):
+        first = await member(wire, "g", session_ms=session_ms)
+        begun = asyncio.get_running_loop().time()
+        told = await wire.ask(HeartbeatRequest("g", first.generation_id, first.member_id), 4)
+        assert told.error_code == ErrorCode.NONE
+        assert session_ms / 3 - 10 <= (asyncio.get_running_loop().time() - begun) * 1000 < session_ms / 2
 
 
 async def test_heartbeats_are_answered_at_once_where_they_are_not_held() -> None:
@@ -300,6 +315,47 @@ async def test_many_offsets_are_committed_with_the_longest_texts_that_each_may_h
         commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
         told = await wire.ask(commit, 8)
     assert [each.error_code for each in told.topics[0].partitions] == [ErrorCode.NONE] * count
+
+
+async def test_a_text_that_is_too_long_is_told_to_its_partition_alone(wire: KafkaWire) -> None:
+    await wire.ask(CreateTopicsRequest([CreatableTopic("t", 2, 1)]), 7)
+    partitions = [OffsetCommitRequestPartition(index, 7, -1, "x" * (4_096 + index)) for index in range(2)]
+    told = await wire.ask(OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)]), 8)
+    codes = [each.error_code for each in told.topics[0].partitions]
+    assert codes == [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE]
+
+
+@pytest.mark.parametrize(("count", "text"), [(600, "x" * 32_767), (5_000, "x" * 4_000), (20_000, "")])
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_a_commit_that_is_too_large_is_told_so_at_each_partition(
+    wire: KafkaWire, in_transaction: bool, count: int, text: str
+) -> None:
+    """By its bytes, or by its topics and partitions. Kafka, whose log takes a MiB at once, refuses these as well."""
+    names = [f"t{number}" for number in range(count)]
+    for version in (0, 2, 3, 5) if in_transaction else (2, 6, 8, 9):
+        told = await wire.ask(committing(names, text, in_transaction), version)
+        assert [topic.name for topic in told.topics] == names
+        codes = {(each.partition_index, each.error_code) for topic in told.topics for each in topic.partitions}
+        assert codes == {(0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)}
+    await wire.ask(CreateTopicsRequest([CreatableTopic("t0", 1, 1)]), 7)
+    told = await wire.ask(committing(["t0"], "", in_transaction=False), 8)
+    assert told.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def committing(names: list[str], text: str, in_transaction: bool) -> OffsetCommitRequest | TxnOffsetCommitRequest:
+    """One partition of each topic."""
+    if in_transaction:
+        staged = [TxnOffsetCommitRequestPartition(0, 7, -1, text)]
+        of_transaction = [TxnOffsetCommitRequestTopic(name, partitions=staged) for name in names]
+        return TxnOffsetCommitRequest("tx", "g", 1, 0, topics=of_transaction)
+    partitions = [OffsetCommitRequestPartition(0, 7, -1, text)]
+    return OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic(name, partitions=partitions) for name in names])
+
+
+async def test_a_commit_of_more_topics_than_kafka_s_log_could_take_closes_the_connection(wire: KafkaWire) -> None:
+    too_many = committing([f"t{number}" for number in range(33_000)], "", in_transaction=False)
+    wire.writer.write(request_frame(too_many, 8, 1))
+    assert await wire.is_closed()
 
 
 async def test_coordinators_of_several_groups_are_found_at_once(wire: KafkaWire, coordinator: Coordinator) -> None:

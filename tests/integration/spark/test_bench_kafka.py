@@ -18,7 +18,7 @@ from client.bench.spark_kafka import (
     compared,
     connector_settings,
 )
-from client.bench.spark_kafka_source import check_same, source_settings
+from client.bench.spark_kafka_source import check_came_out, check_same, source_settings
 from client.bench.spark_peers import PARTITIONS
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
@@ -105,6 +105,16 @@ def test_both_sources_have_to_read_the_same_rows() -> None:
             check_same({"cohort": (3, 77), "kafka": other}, 3)
     with pytest.raises(CommandError, match="of 4 rows"):
         check_same({"cohort": (3, 77), "kafka": (3, 77)}, 4)
+
+
+def test_what_was_written_has_to_come_out() -> None:
+    check_came_out("written-by-kafka", "cohort", (6, 77), (6, 77))
+    for found, said in (
+        ((5, 70), "of 6 rows that were written to written-by-kafka .* read 5"),
+        ((6, 78), "not the same"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            check_came_out("written-by-kafka", "cohort", found, (6, 77))
 
 
 @pytest.mark.spark

@@ -19,6 +19,7 @@ from tests.kafka.suites.checkouts import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Chec
 from tests.kafka.suites.crates import RDKAFKA, RSKAFKA
 from tests.kafka.suites.exceptions import Judgement, judged, named_for
 from tests.kafka.suites.go_modules import FRANZ_GO, KAFKA_GO
+from tests.kafka.suites.java import JAVA, KAFKA_TOOLS
 from tests.kafka.suites.librdkafka import LIBRDKAFKA, LIBRDKAFKA_CLUSTER
 from tests.kafka.suites.suite import Case, MissingError, Suite
 
@@ -26,7 +27,7 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         *(FRANZ_GO, KAFKA_GO, LIBRDKAFKA, LIBRDKAFKA_CLUSTER, RSKAFKA, RDKAFKA),
-        *(KAFKA_PYTHON, AIOKAFKA, CONFLUENT),
+        *(KAFKA_PYTHON, AIOKAFKA, CONFLUENT, JAVA, KAFKA_TOOLS),
     )
 }
 

@@ -1,7 +1,8 @@
 """The cases of peers' suites that do not pass, each with its reason: read from ``exceptions.toml``.
 
 A section is a suite. A key is a case, or with ``*`` at its end all that begin so; its value says why it is out of scope. A
-reason that begins with ``sometimes:`` is of a case that may pass as well.
+reason that begins with ``sometimes:`` is of a case that may pass as well, one with ``not run:`` of a case that the suite is
+told to leave out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.kafka.suites.suite import Case
 
 FILE: Final = Path(__file__).with_name("exceptions.toml")
 SOMETIMES: Final = "sometimes:"
+NOT_RUN: Final = "not run:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,13 @@ def named() -> dict[str, dict[str, str]]:
 
 
 def named_for(suite: str) -> dict[str, str]:
-    """Reasons by case."""
-    return named().get(suite, {})
+    """Reasons by case, of those that are run."""
+    return {case: reason for case, reason in named().get(suite, {}).items() if not reason.startswith(NOT_RUN)}
+
+
+def left_out(suite: str) -> tuple[str, ...]:
+    """Those that are not run."""
+    return tuple(case for case, reason in named().get(suite, {}).items() if reason.startswith(NOT_RUN))
 
 
 def judged(cases: Iterable[Case], exceptions: Mapping[str, str]) -> Judgement:

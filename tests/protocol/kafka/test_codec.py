@@ -22,6 +22,11 @@ from protocol.kafka.messages.fetch_response import (
 from protocol.kafka.messages.join_group_request import JoinGroupRequest
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from protocol.kafka.messages.metadata_response import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from protocol.kafka.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from protocol.kafka.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from protocol.kafka.schema import BOOL, BYTES, INT64, STRING, UUID, Array, Field, Message, Structure, covers
 from tests.protocol.kafka.kinds import EVERY_VERSION, KINDS
@@ -64,6 +69,22 @@ def test_steps_come_to_the_same(kind: type[Message], data: st.DataObject) -> Non
     if len(sent) > 1:
         with pytest.raises(ProtocolError):
             in_steps(decode_in_steps(kind, version, sent[:-1]))
+
+
+@pytest.mark.parametrize("text", ["", "x" * 300, None])
+@pytest.mark.parametrize("version", range(2, 10))
+def test_a_string_that_is_passed_over_has_its_default(version: int, text: str | None) -> None:
+    def commit(said: str | None) -> bytes:
+        partitions = [OffsetCommitRequestPartition(number, 7, -1, said) for number in range(3)]
+        return encoded(
+            OffsetCommitRequest("g", 1, "m", topics=[OffsetCommitRequestTopic("t", partitions=partitions)]), version
+        )
+
+    _, without = in_steps(decode_in_steps(OffsetCommitRequest, version, commit("")))
+    sent = commit(text)
+    assert in_steps(decode_in_steps(OffsetCommitRequest, version, sent, passed_over="committed_metadata"))[1] == without
+    with pytest.raises(ProtocolError):
+        in_steps(decode_in_steps(OffsetCommitRequest, version, sent[:-1], passed_over="committed_metadata"))
 
 
 def test_a_long_message_has_steps() -> None:
