@@ -28,6 +28,10 @@ IDLE_STEP_S: Final = 0.5
 WALKED_CPU_S: Final = 0.015
 """What the process made in so many seconds of its time is walked; of more, nothing is."""
 
+_PER_FREEZE: Final = 100
+"""The least pause after a step, in times of what it took to move out of sight. That costs nothing, but in a Python without
+the GIL, whose collector has no generations: there it walks all objects."""
+
 _IDLE: Final = 0.05
 """The share of the time that a process works which is not busy."""
 
@@ -69,11 +73,12 @@ class Collector:
         worked_s = self._cpu_s() - self._worked_s
         if worked_s <= WALKED_CPU_S:
             gc.collect(0)
+        walked_s = self._cpu_s()
         gc.freeze()
         self._worked_s = self._cpu_s()
         idle = worked_s < _IDLE * self._pause_s
         self._pause_s = min(2 * self._pause_s, IDLE_STEP_S) if idle else STEP_S
-        return self._pause_s
+        return max(self._pause_s, _PER_FREEZE * (self._worked_s - walked_s))
 
     def settle(self) -> None:
         """What there is now, such as a million offsets that were just loaded, is there to stay."""

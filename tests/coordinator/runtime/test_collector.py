@@ -116,3 +116,17 @@ def test_a_cycle_that_dies_out_of_sight_is_found_once_what_is_there_has_doubled(
     assert dead() is None
     assert not collector.collect_if_doubled(), "not before it has doubled again"
     assert kept
+
+
+def test_a_step_that_takes_long_to_move_objects_out_of_sight_is_followed_by_a_long_pause(
+    collector: Collector, cpu: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def freeze() -> None:  # as in a Python without the GIL, where it walks two million objects
+        cpu.worked_s += 0.011
+
+    monkeypatch.setattr(gc, "freeze", freeze)
+    cpu.worked_s += 1
+    assert collector.step() == pytest.approx(1.1)
+    monkeypatch.undo()
+    cpu.worked_s += 1
+    assert collector.step() == STEP_S
