@@ -104,7 +104,9 @@ def test_kafka_s_tools_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("KAFKA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(MissingError, match=r"no Kafka by KAFKA_HOME, and no kafka-topics in PATH .* mvn is not in PATH"):
+    with pytest.raises(
+        MissingError, match=r"no Kafka by KAFKA_HOME, and no kafka-topics in PATH .* mvn is not in PATH"
+    ):
         kafka_tools.find()
 
 
