@@ -62,6 +62,18 @@ async def test_every_rebalance_brings_an_assignment_with_its_reason() -> None:
         assert "left: closing" in left.reason
 
 
+async def test_a_member_hears_of_a_rebalance_at_once_however_long_its_heartbeat_interval_is() -> None:
+    """A heartbeat is held for a third of the session at most, and the next one is there at once."""
+    slow = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 5_500, "rebalance_timeout_ms": 60_000}
+    async with Coordinator() as c, worker(c.address, "a", **slow) as first:
+        await nth(first)
+        await asyncio.sleep(2.5)  # the first heartbeat has been answered
+        began = time.monotonic()
+        async with worker(c.address, "b", **slow):
+            assert (await nth(first)).assignment == b"a of 2"
+            assert time.monotonic() - began < 1.5
+
+
 async def test_another_member_leads_when_the_leader_stops() -> None:
     async with Coordinator() as c, AsyncExitStack() as stack:
         first = worker(c.address, "a")

@@ -46,6 +46,7 @@ offsets of groups with damaged names, some KiB each."""
 _TOPIC: Final = "bystander"
 _BESIDE_S: Final = 0.1
 _TELL_S: Final = 10.0
+_LINES_OF_A_FAULT: Final = 60
 
 
 class Outcome(NamedTuple):
@@ -145,9 +146,10 @@ async def damage(daemon: DaemonProcess, requests: int, seed: int) -> Outcome:
         await bystander.ask()
     at_the_end = daemon.resident_bytes()
     must_be_flat(thirds[0], at_the_end)
-    faults = [line for line in daemon.output if "Traceback" in line or "request_failed" in line]
+    faults = [at for at, line in enumerate(daemon.output) if "request_failed" in line or "Traceback" in line]
     if faults:
-        raise Violation(f"the daemon's log tells of {len(faults)} faults of its own: {faults[0]}")
+        first = "".join(daemon.output[faults[0] : faults[0] + _LINES_OF_A_FAULT])
+        raise Violation(f"the daemon's log tells of faults of its own, in {len(faults)} lines:\n{first}")
     return Outcome(fates, thirds[0], at_the_end, bystander.asked)
 
 
@@ -176,7 +178,8 @@ def main() -> int:
             outcome = asyncio.run(damage(daemon, options.requests, options.seed))
         except (Violation, OSError, ExceptionGroup) as error:
             violated = error.exceptions if isinstance(error, ExceptionGroup) else [error]
-            print(f"seed {options.seed}: {violated[0]!r}", *daemon.output[-20:], sep="\n", file=sys.stderr)
+            said = f"seed {options.seed}: {type(violated[0]).__name__}: {violated[0]}"
+            print(said, *daemon.output[-20:], sep="\n", file=sys.stderr)
             return 1
     print(f"seed {options.seed}: {dict(outcome.fates)} in {perf_counter() - began:.0f} s")
     print(f"memory: {_megabytes(outcome.after_a_third)} after a third, {_megabytes(outcome.at_the_end)} at the end")

@@ -48,7 +48,9 @@ def _describe(node: Node, call: Call) -> Iterator[None]:
 
 
 def _described_log(node: Node, topic: Topic, index: int) -> DescribedLog:
-    if not node.logs.is_created(topic.name, index):
+    if topic.internal and not node.logs.is_created(
+        topic.name, index
+    ):  # any other may have been deleted since the last step
         return DescribedLog(index, ErrorCode.NONE, "", 0, 0, 0, 0, 0)
     opened = node.logs.logs.get((topic.name, index))
     if opened is None:

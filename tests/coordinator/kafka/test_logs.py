@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from coordinator.embedded import Coordinator
+from coordinator.server.handlers import describe_log_dirs
 from protocol.errors import ErrorCode
 from protocol.kafka.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from protocol.kafka.messages.delete_records_request import (
@@ -14,6 +16,7 @@ from protocol.kafka.messages.delete_records_request import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from protocol.kafka.messages.delete_topics_request import DeleteTopicsRequest
 from protocol.kafka.messages.describe_log_dirs_request import DescribableLogDirTopic, DescribeLogDirsRequest
 from protocol.kafka.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -121,6 +124,25 @@ async def test_records_are_deleted_for_who_gives_no_time(wire: KafkaWire) -> Non
                 (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
                 *[(ErrorCode.NONE, 0)] * 3,
             ]
+
+
+async def test_logs_are_described_while_their_topics_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes several steps for many partitions, between which a topic may go: here each takes one."""
+    monkeypatch.setattr(describe_log_dirs, "STEP", 1)
+    names = [f"many-{number}" for number in range(3)]
+    async with (
+        Coordinator(kafka_port=-1, flush="os", node_id=1) as coordinator,
+        connected(coordinator.kafka_address) as wire,
+        connected(coordinator.kafka_address) as other,
+    ):
+        await wire.ask(CreateTopicsRequest([CreatableTopic(name, 300, 1) for name in names], 20_000), 7)
+        for name in names:
+            deleting = asyncio.create_task(other.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), 4))
+            while not deleting.done():
+                described = [DescribableLogDirTopic(name, list(range(300)))]
+                (directory,) = (await wire.ask(DescribeLogDirsRequest(described), 4)).results
+                assert directory.error_code == ErrorCode.NONE
+            assert (await deleting).responses[0].error_code == ErrorCode.NONE
 
 
 async def test_logs_are_described_with_their_sizes(wire: KafkaWire) -> None:
