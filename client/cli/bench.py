@@ -47,7 +47,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         "--full", action="store_true", help="whole grids, not only the sizes that matter most (assign: half an hour)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
-    kafka = parser.add_argument_group("against_kafka, kafka_memory and spark_kafka, which need a Kafka")
+    kafka = parser.add_argument_group("benchmarks that need a Kafka")
     kafka.add_argument(
         "--against",
         choices=["kafka"],

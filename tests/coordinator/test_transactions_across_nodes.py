@@ -294,6 +294,7 @@ class AskedOnce(Asked):
     open = True
     on_abandon: object = None
     client_id = "client"
+    of_kafka = False
 
     class connection:  # noqa: N801
         host, number, software = "127.0.0.1", 1, ""

@@ -280,7 +280,7 @@ ABLATIONS: Final = (
         "what a replaced process waits for is answered",
         static, "answer_all", _nothing,
         ("unloading_answers_every_request",),
-        blind=("a_due_timer_takes_effect",),
+        blind=("a_due_timer_takes_effect", "every_bound_holds"),
     ),
     Ablation(
         "the id of a new static process is written",

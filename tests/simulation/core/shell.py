@@ -153,7 +153,8 @@ class Shell(ABC):
         kind = call.kind
         now_ms = self.now_ms
         software = "it 1.0" if call.connection % 2 else ""  # one that was upgraded says another from then on
-        context = _tuple(RequestContext, (token, call.client.name, "host", call.connection, software))
+        of_kafka = call.connection % 3 == 0  # and some come back as members of the other kind
+        context = _tuple(RequestContext, (token, call.client.name, "host", call.connection, software, of_kafka))
         now = _tuple(Instant, (now_ms, now_ms + self.wall_offset_ms))
         effects = self.core.decide(call.request, Step(now, self.config, context))
         if self.trace is not None:
