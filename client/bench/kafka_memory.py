@@ -21,6 +21,7 @@ from client.bench.against_kafka import running_kafka
 from client.bench.figures import Figure, Setting, Skipped
 from client.bench.kafka_group import KafkaConnection, find_kafka_coordinator, form_kafka_group
 from client.bench.records import values
+from client.bench.requests import TIMEOUT_S
 from client.cli.failure import CommandError
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchHeader
@@ -46,6 +47,13 @@ _CREATE, _COMMIT, _INIT, _PRODUCE, _VERSIONS = 5, 9, 4, 9, 3
 _CONNECTIONS: Final = 50
 """That make things side by side: a broker answers one request of a connection after the other."""
 _JCMD_S: Final = 120.0
+_AGAIN_S: Final = 0.1
+_AGAIN: Final = frozenset(
+    {
+        *(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    }
+)
 
 _Make = Callable[["_Broker", int, int, AsyncExitStack], Awaitable[None]]
 
@@ -82,9 +90,12 @@ class _Broker:
                 for number in left:
                     await one(connection, number)
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_CONNECTIONS):
-                tasks.create_task(work())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(_CONNECTIONS):
+                    tasks.create_task(work())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
@@ -155,10 +166,13 @@ async def _commit(broker: _Broker, connection: KafkaConnection, group: str, part
     await find_kafka_coordinator(connection, group_id)
     offsets = [OffsetCommitRequestPartition(number, 1_000_000 + number, -1, "") for number in range(partitions)]
     topics = [OffsetCommitRequestTopic(broker.prefix, partitions=offsets)]
-    answer = await connection.request(
-        OffsetCommitRequest(group_id, -1, "", None, topics=topics), _COMMIT, OffsetCommitResponse
-    )
-    _check("OffsetCommit", *(each.error_code for topic in answer.topics for each in topic.partitions))
+    asked = OffsetCommitRequest(group_id, -1, "", None, topics=topics)
+
+    async def codes() -> list[int]:
+        answer = await connection.request(asked, _COMMIT, OffsetCommitResponse)
+        return [each.error_code for topic in answer.topics for each in topic.partitions]
+
+    await _until_taken("OffsetCommit", codes)
 
 
 async def _partitions(broker: _Broker, first: int, end: int, stack: AsyncExitStack) -> None:
@@ -171,12 +185,22 @@ async def _producers(broker: _Broker, first: int, end: int, stack: AsyncExitStac
     records = records_of(decode_columns(columns, 0, read_header(columns)), 0)
 
     async def one(connection: KafkaConnection, _: int) -> None:
-        given = await connection.request(InitProducerIdRequest(None, 60_000), _INIT, InitProducerIdResponse)
-        _check("InitProducerId", given.error_code)
-        header = KafkaBatchHeader(0, 0, 0, 0, 0, 0, 0, 0, given.producer_id, given.producer_epoch, 0, 1)
-        data = [TopicProduceData(broker.prefix, partition_data=[PartitionProduceData(0, header.with_records(records))])]
-        answer = await connection.request(ProduceRequest(None, -1, 30_000, data), _PRODUCE, ProduceResponse)
-        _check("Produce", *(each.error_code for topic in answer.responses for each in topic.partition_responses))
+        given = InitProducerIdResponse()
+
+        async def init() -> list[int]:
+            nonlocal given
+            given = await connection.request(InitProducerIdRequest(None, 60_000), _INIT, InitProducerIdResponse)
+            return [given.error_code]
+
+        async def produce() -> list[int]:
+            header = KafkaBatchHeader(0, 0, 0, 0, 0, 0, 0, 0, given.producer_id, given.producer_epoch, 0, 1)
+            partition = PartitionProduceData(0, header.with_records(records))
+            data = [TopicProduceData(broker.prefix, partition_data=[partition])]
+            answer = await connection.request(ProduceRequest(None, -1, 30_000, data), _PRODUCE, ProduceResponse)
+            return [each.error_code for topic in answer.responses for each in topic.partition_responses]
+
+        await _until_taken("InitProducerId", init)
+        await _until_taken("Produce", produce)
 
     await broker.side_by_side(one, range(first, end))
 
@@ -227,6 +251,19 @@ def _resident(pid: int) -> int:
     except OSError as error:
         raise CommandError(f"{BENCH}: --kafka-pid: there is no process {pid}: {error}") from None
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+async def _until_taken(what: str, ask: Callable[[], Awaitable[list[int]]]) -> None:
+    """Asks again while a coordinator loads or a topic is not known yet.
+
+    Raises ``CommandError`` for another error, ``TimeoutError`` after ``TIMEOUT_S``.
+    """
+    async with asyncio.timeout(TIMEOUT_S):
+        codes = await ask()
+        while _AGAIN.intersection(codes):
+            await asyncio.sleep(_AGAIN_S)
+            codes = await ask()
+    _check(what, *codes)
 
 
 def _check(what: str, *codes: Any) -> None:
