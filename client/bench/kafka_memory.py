@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from shutil import which
-from typing import Any, Final
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from client.bench import memory
@@ -23,6 +22,7 @@ from client.bench.kafka_group import KafkaConnection, find_kafka_coordinator, fo
 from client.bench.records import values
 from client.bench.requests import TIMEOUT_S
 from client.cli.failure import CommandError
+from client.cli.processes import resident_bytes
 from protocol.errors import ErrorCode
 from protocol.kafka.batch import KafkaBatchHeader
 from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
@@ -40,6 +40,7 @@ from protocol.kafka.messages.offset_commit_response import OffsetCommitResponse
 from protocol.kafka.messages.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.kafka.messages.produce_response import ProduceResponse
 from protocol.kafka.records import records_of
+from protocol.kafka.schema import Message
 from protocol.record_batch import decode_columns, encode_batch, read_header
 
 BENCH: Final = "kafka_memory"
@@ -55,6 +56,7 @@ _AGAIN: Final = frozenset(
     }
 )
 
+_Answer = TypeVar("_Answer", bound=Message)
 _Make = Callable[["_Broker", int, int, AsyncExitStack], Awaitable[None]]
 
 
@@ -76,8 +78,13 @@ class _Broker:
         """Makes a topic of one replica."""
         asked = CreateTopicsRequest([CreatableTopic(topic, partitions, 1)])
         async with KafkaConnection(self.address) as connection:
-            answer = await connection.request(asked, _CREATE, CreateTopicsResponse)
-        _check("CreateTopics", *(each.error_code for each in answer.topics))
+            await _taken(
+                connection,
+                asked,
+                _CREATE,
+                CreateTopicsResponse,
+                lambda answer: (each.error_code for each in answer.topics),
+            )
 
     async def side_by_side(
         self, one: Callable[[KafkaConnection, int], Awaitable[None]], numbers: Iterable[int]
@@ -136,8 +143,8 @@ async def _each(broker: _Broker, make: _Make, count: int) -> tuple[float | None,
 async def _connections(broker: _Broker, first: int, end: int, stack: AsyncExitStack) -> None:
     for _ in range(first, end):
         connection = await stack.enter_async_context(KafkaConnection(broker.address))
-        answer = await connection.request(ApiVersionsRequest("bench", "1"), _VERSIONS, ApiVersionsResponse)
-        _check("ApiVersions", answer.error_code)
+        asked = ApiVersionsRequest("bench", "1")
+        await _taken(connection, asked, _VERSIONS, ApiVersionsResponse, lambda answer: (answer.error_code,))
 
 
 async def _members(broker: _Broker, first: int, end: int, stack: AsyncExitStack) -> None:
@@ -167,12 +174,13 @@ async def _commit(broker: _Broker, connection: KafkaConnection, group: str, part
     offsets = [OffsetCommitRequestPartition(number, 1_000_000 + number, -1, "") for number in range(partitions)]
     topics = [OffsetCommitRequestTopic(broker.prefix, partitions=offsets)]
     asked = OffsetCommitRequest(group_id, -1, "", None, topics=topics)
-
-    async def codes() -> list[int]:
-        answer = await connection.request(asked, _COMMIT, OffsetCommitResponse)
-        return [each.error_code for topic in answer.topics for each in topic.partitions]
-
-    await _until_taken("OffsetCommit", codes)
+    await _taken(
+        connection,
+        asked,
+        _COMMIT,
+        OffsetCommitResponse,
+        lambda answer: (each.error_code for topic in answer.topics for each in topic.partitions),
+    )
 
 
 async def _partitions(broker: _Broker, first: int, end: int, stack: AsyncExitStack) -> None:
@@ -185,22 +193,17 @@ async def _producers(broker: _Broker, first: int, end: int, stack: AsyncExitStac
     records = records_of(decode_columns(columns, 0, read_header(columns)), 0)
 
     async def one(connection: KafkaConnection, _: int) -> None:
-        given = InitProducerIdResponse()
-
-        async def init() -> list[int]:
-            nonlocal given
-            given = await connection.request(InitProducerIdRequest(None, 60_000), _INIT, InitProducerIdResponse)
-            return [given.error_code]
-
-        async def produce() -> list[int]:
-            header = KafkaBatchHeader(0, 0, 0, 0, 0, 0, 0, 0, given.producer_id, given.producer_epoch, 0, 1)
-            partition = PartitionProduceData(0, header.with_records(records))
-            data = [TopicProduceData(broker.prefix, partition_data=[partition])]
-            answer = await connection.request(ProduceRequest(None, -1, 30_000, data), _PRODUCE, ProduceResponse)
-            return [each.error_code for topic in answer.responses for each in topic.partition_responses]
-
-        await _until_taken("InitProducerId", init)
-        await _until_taken("Produce", produce)
+        asked = InitProducerIdRequest(None, 60_000)
+        given = await _taken(connection, asked, _INIT, InitProducerIdResponse, lambda answer: (answer.error_code,))
+        header = KafkaBatchHeader(0, 0, 0, 0, 0, 0, 0, 0, given.producer_id, given.producer_epoch, 0, 1)
+        data = [TopicProduceData(broker.prefix, partition_data=[PartitionProduceData(0, header.with_records(records))])]
+        await _taken(
+            connection,
+            ProduceRequest(None, -1, 30_000, data),
+            _PRODUCE,
+            ProduceResponse,
+            lambda answer: (each.error_code for topic in answer.responses for each in topic.partition_responses),
+        )
 
     await broker.side_by_side(one, range(first, end))
 
@@ -247,26 +250,29 @@ async def _jcmd(*words: str) -> str:
 
 def _resident(pid: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return resident_bytes(pid, "VmRSS")
     except OSError as error:
         raise CommandError(f"{BENCH}: --kafka-pid: there is no process {pid}: {error}") from None
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-async def _until_taken(what: str, ask: Callable[[], Awaitable[list[int]]]) -> None:
-    """Asks again while a coordinator loads or a topic is not known yet.
+async def _taken(
+    connection: KafkaConnection,
+    request: Message,
+    version: int,
+    answer: type[_Answer],
+    codes: Callable[[_Answer], Iterable[int]],
+) -> _Answer:
+    """The answer to a request, which is sent again while a coordinator loads or a topic is not known yet.
 
-    Raises ``CommandError`` for another error, ``TimeoutError`` after ``TIMEOUT_S``.
+    Raises ``CommandError`` for another error among its ``codes``, ``TimeoutError`` after ``TIMEOUT_S``.
     """
     async with asyncio.timeout(TIMEOUT_S):
-        codes = await ask()
-        while _AGAIN.intersection(codes):
+        while True:
+            given = await connection.request(request, version, answer)
+            wrong = set(codes(given)) - {ErrorCode.NONE}
+            if not wrong:
+                return given
+            if not wrong & _AGAIN:
+                names = ", ".join(sorted(ErrorCode(code).name for code in wrong))
+                raise CommandError(f"{BENCH}: the Kafka refuses {type(request).__name__}: {names}")
             await asyncio.sleep(_AGAIN_S)
-            codes = await ask()
-    _check(what, *codes)
-
-
-def _check(what: str, *codes: Any) -> None:
-    wrong = {ErrorCode(code).name for code in codes if code != ErrorCode.NONE}
-    if wrong:
-        raise CommandError(f"{BENCH}: the Kafka refuses {what}: {', '.join(sorted(wrong))}")

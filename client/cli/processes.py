@@ -56,14 +56,10 @@ class ServerProcess:
         Raises ``CommandError`` where no Linux tells it.
         """
         try:
-            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+            return resident_bytes(self.pid, which)
         except OSError as error:
             why = f"the memory of {self._name} is read from /proc/{self.pid}/status, which only Linux has: {error.strerror}"
             raise CommandError(why) from error
-        for line in lines:
-            if line.startswith(f"{which}:"):
-                return int(line.split()[1]) * 1024
-        raise CommandError(f"/proc/{self.pid}/status does not tell {which}")
 
     def cpu_s(self) -> float:
         """The processor time of all its threads so far, in seconds."""
@@ -140,6 +136,17 @@ class ServerProcess:
 
     def _tail(self) -> str:
         return ":\n" + "\n".join(f"  {line}" for line in self._last_lines) if self._last_lines else ""
+
+
+def resident_bytes(pid: int, which: Literal["VmRSS", "VmHWM"]) -> int:
+    """The resident memory of a process in bytes, as ``ServerProcess.resident_bytes``.
+
+    Raises ``OSError`` where there is no such process, or no Linux to tell it.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{which}:"):
+            return int(line.split()[1]) * 1024
+    raise CommandError(f"/proc/{pid}/status does not tell {which}")
 
 
 def cpu_s(pid: int) -> float:

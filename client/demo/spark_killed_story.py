@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from client.admin import Admin
-from client.cli import groups, transactions
-from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
-from client.cli.options import add_global_options
+from client.cli.main import build_parser
 from client.cli.output import Output
 from client.cli.processes import daemon
 from client.demo.counting import Comparison, compare
@@ -141,7 +139,7 @@ class _Run:
     async def _show(self, *words: str) -> None:
         """What a command of ``cohort`` prints now."""
         told = io.StringIO()
-        options = _commands().parse_command(["--bootstrap", self._address, *words])
+        options = build_parser().parse_command(["--bootstrap", self._address, *words])
         await options.handler(options, Output(as_json=self._output.as_json, stream=told))
         shown = " ".join(("cohort", *words))
         if self._output.as_json:
@@ -150,16 +148,6 @@ class _Run:
         self._narrator.tell("shown", f"{shown}:", style="dim")
         for line in told.getvalue().splitlines():
             self._output.line(f"{'':10}{line}".rstrip())
-
-
-def _commands() -> CommandParser:
-    """Reads the commands that the demonstration shows as ``cohort`` reads them, with the defaults of their options."""
-    parser = CommandParser(prog="cohort")
-    add_global_options(parser)
-    subparsers = parser.add_subparsers(required=True)
-    for module in (groups, transactions):
-        module.add_commands(subparsers)
-    return parser
 
 
 async def _until(ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool]) -> None:

@@ -21,6 +21,14 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
             await asyncio.sleep(0.005)
 
 
+async def until_told(condition: Callable[[], bool], told: Callable[[], object], seconds: float = 40) -> None:
+    """The same, and fails with what ``told`` says then."""
+    try:
+        await until(condition, seconds)
+    except TimeoutError:
+        raise AssertionError(f"it did not come about: {told()}") from None
+
+
 async def create(address: str, **topics: int) -> None:
     async with Admin(address) as admin:
         await admin.create_topics(topics)

@@ -69,6 +69,11 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
+def errors(samples: Samples, port: str, api: str, error: str) -> float:
+    """How often requests of an API key were answered with an error."""
+    return value(samples, "cohort_request_errors_total", port=port, api=api, error=error)
+
+
 def names(file: str) -> set[str]:
     """The metrics that the expressions of a dashboard or of alert rules ask for."""
     found = {name for expression in expressions(file) for name in re.findall(r"\bcohort_[a-z_]+", expression)}
@@ -173,12 +178,9 @@ async def test_what_kafka_s_clients_ask_is_counted_with_the_errors_of_requests_a
         samples = await scrape(coordinator)
     assert value(samples, "cohort_requests_total", port="kafka", api="ApiVersions") == 1
     assert value(samples, "cohort_requests_total", port="kafka", api="DescribeTopicPartitions") == 1
-    labels = {"port": "kafka", "api": "DescribeTopicPartitions", "error": "INVALID_REQUEST"}
-    assert value(samples, "cohort_request_errors_total", **labels) == 1
-    labels = {"port": "kafka", "api": "ListOffsets", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
-    assert value(samples, "cohort_request_errors_total", **labels) == 2
-    labels = {"port": "kafka", "api": "Produce", "error": "UNKNOWN_TOPIC_ID"}
-    assert value(samples, "cohort_request_errors_total", **labels) == 1
+    assert errors(samples, "kafka", "DescribeTopicPartitions", "INVALID_REQUEST") == 1
+    assert errors(samples, "kafka", "ListOffsets", "UNKNOWN_TOPIC_OR_PARTITION") == 2
+    assert errors(samples, "kafka", "Produce", "UNKNOWN_TOPIC_ID") == 1
 
 
 async def test_errors_within_answers_are_counted_also_of_those_that_are_packed_before() -> None:
@@ -192,12 +194,9 @@ async def test_errors_within_answers_are_counted_also_of_those_that_are_packed_b
         finally:
             connection.close()
         samples = await scrape(coordinator)
-    labels = {"port": "native", "api": "Metadata", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
-    assert value(samples, "cohort_request_errors_total", **labels) == 2
-    labels = {"port": "native", "api": "Metadata", "error": "INVALID_TOPIC_EXCEPTION"}
-    assert value(samples, "cohort_request_errors_total", **labels) == 2
-    labels = {"port": "native", "api": "DeleteTopics", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
-    assert value(samples, "cohort_request_errors_total", **labels) == 2
+    assert errors(samples, "native", "Metadata", "UNKNOWN_TOPIC_OR_PARTITION") == 2
+    assert errors(samples, "native", "Metadata", "INVALID_TOPIC_EXCEPTION") == 2
+    assert errors(samples, "native", "DeleteTopics", "UNKNOWN_TOPIC_OR_PARTITION") == 2
 
 
 async def test_the_format_is_the_one_that_is_accepted() -> None:

@@ -27,6 +27,7 @@ import client
 from client import Admin, Consumer, InconsistentGroupProtocolError, Producer
 from coordinator.embedded import Coordinator
 from protocol.subscription import Subscription, TopicPartition, encode_subscription
+from tests.integration.consuming import until_told
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of its own, while it loads
     import kafka
@@ -159,15 +160,6 @@ def ours(address: str, **settings: Any) -> Consumer:
     return Consumer("t", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest", **settings)
 
 
-async def until(holds: Callable[[], bool], told: Callable[[], object]) -> None:
-    try:
-        async with asyncio.timeout(40):
-            while not holds():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"it did not come about: {told()}") from None
-
-
 def rows() -> dict[str, dict[str, str]]:
     """The table of the page: what to write for an assignor, by its name and the client."""
     part = PAGE.read_text(encoding="utf-8").partition("## Groups with members of both kinds\n")[2].partition("\n## ")[0]
@@ -244,9 +236,9 @@ async def assert_shared(
     first, second = (of_ours(), theirs.of(package)) if ours_first else (theirs.of(package), of_ours())
     of_first = has if ours_first else lambda: theirs.has
     async with first:
-        await until(lambda: len(of_first()) == PARTITIONS, standing)
+        await until_told(lambda: len(of_first()) == PARTITIONS, standing)
         async with second:
-            await until(lambda: len(has()) == len(theirs.has) == 2 and not has() & theirs.has, standing)
+            await until_told(lambda: len(has()) == len(theirs.has) == 2 and not has() & theirs.has, standing)
             async with Admin(coordinator.address) as admin:
                 described = (await admin.describe_groups("g"))["g"]
             assert described.protocol == name
@@ -254,11 +246,11 @@ async def assert_shared(
             async with Producer(coordinator.address) as producer:
                 for number, value in enumerate(values):
                     await producer.send("t", value, partition=number % PARTITIONS)
-            await until(lambda: len(read) + len(theirs.read) >= len(values), standing)
+            await until_told(lambda: len(read) + len(theirs.read) >= len(values), standing)
             assert sorted(filter(None, [*read, *theirs.read])) == sorted(values)
             assert read
             assert theirs.read
-        await until(lambda: len(of_first()) == PARTITIONS, standing)
+        await until_told(lambda: len(of_first()) == PARTITIONS, standing)
 
 
 async def test_what_handlers_work_on_stays_theirs_although_a_client_of_kafka_came_first(
@@ -282,18 +274,18 @@ async def test_what_handlers_work_on_stays_theirs_although_a_client_of_kafka_cam
         return working, {each.partition for each in consumer.assignment()}, first.has, second.has
 
     async with first.of("confluent-kafka"):
-        await until(lambda: len(first.has) == PARTITIONS, shares)
+        await until_told(lambda: len(first.has) == PARTITIONS, shares)
         async with consumer, running(consumer.process(handle)), Producer(coordinator.address) as producer:
-            await until(lambda: len(consumer.assignment()) == len(first.has) == 2, shares)
+            await until_told(lambda: len(consumer.assignment()) == len(first.has) == 2, shares)
             for number in range(PARTITIONS):
                 await producer.send("t", b"record", partition=number)
-            await until(lambda: len(working) == 2, shares)
+            await until_told(lambda: len(working) == 2, shares)
             async with second.of("confluent-kafka"):
-                await until(lambda: len(first.has) == 1, shares)
+                await until_told(lambda: len(first.has) == 1, shares)
                 await asyncio.sleep(1.0)  # a share that the second is given comes with that of the first
                 assert not working & (first.has | second.has), shares()
                 done.set()
-                await until(
+                await until_told(
                     lambda: len(first.has | second.has | shares()[1]) == PARTITIONS and bool(second.has), shares
                 )
 
@@ -304,9 +296,9 @@ async def test_a_member_that_shares_no_assignor_is_told_so(coordinator: Coordina
     strategy = None if package == "aiokafka" else NAMES[package][told[package]]  # aiokafka's members offer no other
     theirs = Member(coordinator.kafka_address, strategy)
     async with ours(coordinator.address) as consumer, running(anext(aiter(consumer))):
-        await until(lambda: len(consumer.assignment()) == PARTITIONS, consumer.assignment)
+        await until_told(lambda: len(consumer.assignment()) == PARTITIONS, consumer.assignment)
         async with theirs.of(package):
-            await until(lambda: bool(theirs.errors), lambda: theirs.has)
+            await until_told(lambda: bool(theirs.errors), lambda: theirs.has)
             assert "InconsistentGroupProtocol" in repr(theirs.errors[0]) or "INCONSISTENT_GROUP_PROTOCOL" in repr(
                 theirs.errors[0]
             )
@@ -316,7 +308,7 @@ async def test_a_member_that_shares_no_assignor_is_told_so(coordinator: Coordina
 async def test_ours_is_told_which_assignors_the_others_share(coordinator: Coordinator) -> None:
     theirs = Member(coordinator.kafka_address, aiokafka_roundrobin.RoundRobinPartitionAssignor)
     async with theirs.of_aiokafka():
-        await until(lambda: len(theirs.has) == PARTITIONS, lambda: theirs.errors)
+        await until_told(lambda: len(theirs.has) == PARTITIONS, lambda: theirs.errors)
         async with ours(coordinator.address) as consumer:
             with pytest.raises(InconsistentGroupProtocolError, match="who share roundrobin; offer one of these"):
                 await consumer.getone()

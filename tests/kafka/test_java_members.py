@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import client
 from client import Admin, Consumer
 from tests.daemon_process import DaemonProcess
+from tests.integration.consuming import until_told
 from tests.integration.test_mixed_groups import rows
 from tests.kafka.suites import kafka_tools
 from tests.kafka.suites.suite import MissingError
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.kafka_suites, pytest.mark.timeout(900)]  # jars are do
 
 PARTITIONS = 4
 SECONDS = 90
+until = partial(until_told, seconds=SECONDS)
 
 
 class JavaMember:
@@ -65,15 +68,6 @@ async def java_member(tools: kafka_tools.Tools, assignor: str) -> AsyncIterator[
             process.terminate()  # upon which it leaves its group
         await process.wait()
         await listening
-
-
-async def until(holds: Callable[[], bool], told: Callable[[], object]) -> None:
-    try:
-        async with asyncio.timeout(SECONDS):
-            while not holds():
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"it did not come about: {told()}") from None
 
 
 @pytest.fixture
