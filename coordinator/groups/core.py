@@ -116,6 +116,13 @@ class GroupCore:
         decide(self.groups, request, step)
         return step.effects
 
+    def renewed(self, request: HeartbeatRequest, software: str, now_ms: int) -> dict[TimerName, int | None] | None:
+        """The one timer that a Heartbeat which is not held moves, where ``CARRY_ON`` is its answer; None to ``decide`` it.
+
+        ``software`` is what its client runs.
+        """
+        return session.renewed(self.groups, request, software, now_ms)
+
     def describe(self, group_id: str) -> DescribedGroup:
         """Everything about one group."""
         return describe.describe(self.groups, group_id)

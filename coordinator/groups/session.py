@@ -61,6 +61,31 @@ def heartbeat(groups: Groups, request: HeartbeatRequest, step: GroupStep) -> Non
         hold_heartbeat(group, member, step.now.ms + wait_ms, step)
 
 
+def renewed(
+    groups: Groups, request: HeartbeatRequest, software: str, now_ms: int
+) -> dict[TimerName, int | None] | None:
+    """What most heartbeats that are not held come to: the member's session timer, and ``CARRY_ON`` as the answer.
+
+    That is all that ``heartbeat`` would decide then, without what it takes to decide anything else. None where it would do
+    otherwise, or a closer look is needed, as at an instance id: nothing has changed.
+    """
+    group = groups.get(request.group_id)
+    if group is None or group.state is GroupState.PREPARING_REBALANCE or request.generation_id != group.generation:
+        return None
+    member = group.members.get(request.member_id)
+    if (
+        member is None
+        or request.group_instance_id is not None
+        or member.client_software != software
+        or member.join_token is not None
+        or member.sync_token is not None
+    ):
+        return None
+    member.is_loaded = False
+    member.session_deadline_ms = deadline_ms = now_ms + member.session_timeout_ms
+    return {member.session_timer: deadline_ms}
+
+
 def leave(groups: Groups, request: LeaveGroupRequest, step: GroupStep) -> None:
     """Decides a LeaveGroup: one result a member, in order, and one rebalance if any member left."""
     fault = group_id_fault(request.group_id, step.config)

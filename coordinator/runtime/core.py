@@ -6,8 +6,8 @@ groups on ``__consumer_offsets`` and transactions on ``__transaction_state`` run
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from coordinator.runtime.effects import Effects, ReplyToken, TimerName
 from protocol.errors import ErrorCode
@@ -89,3 +89,10 @@ class Core(Protocol):
     @staticmethod
     def timer_is_about(name: TimerName) -> str:
         """What a timer is about, or ""; it waits as requests do."""
+
+
+AnyCore = TypeVar("AnyCore", bound=Core)
+
+MovesTimers = Callable[[AnyCore, Any, str, int], "Mapping[TimerName, int | None] | None"]
+"""Gets a core, a request, name and version of what its client runs, and the time in ms. Decides the request if all that
+comes of it are timers that move, and gives these; None otherwise, and nothing has changed: ``decide`` it."""

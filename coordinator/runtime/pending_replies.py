@@ -62,6 +62,13 @@ class PendingReplies:
         else:
             self._fair_queue.put(key, partial(self._answer, token, response))
 
+    def answer(self, asker: Asker, response: Response) -> None:
+        """Answers a request that has no token, now or when it is its turn."""
+        if self._fair_queue.try_acquire(self._is_about(asker.request)):
+            asker.answer(response)
+        else:
+            self.send(self.open(asker), response)
+
     def send_all(self, given: list[Given]) -> None:
         """Sends the answers of one decision, which are about one thing, in their order; many are made as they leave."""
         if len(given) <= _AT_ONCE:

@@ -18,10 +18,11 @@ from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.partitions import NO_LEADER
 from coordinator.runtime.clocks import Clocks
 from coordinator.runtime.cluster import Cluster
+from coordinator.runtime.core import AnyCore
 from coordinator.runtime.effects import TimerName
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.shard import AnyCore, CarryOut, CoordinatorShard, Services, ShardState, no_orders
+from coordinator.runtime.shard import CarryOut, CoordinatorShard, Services, ShardState, no_orders
 from coordinator.runtime.timers import CoordinatorTimers
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response

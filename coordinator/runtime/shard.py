@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.runtime.answer_deadline import AnswerDeadline
 from coordinator.runtime.clocks import Clocks
-from coordinator.runtime.core import Core
+from coordinator.runtime.core import AnyCore, MovesTimers
 from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
@@ -39,8 +39,6 @@ from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.record_batch import encode_in_pieces
-
-AnyCore = TypeVar("AnyCore", bound=Core)
 
 log = get_logger()
 
@@ -297,6 +295,20 @@ class CoordinatorShard(Generic[AnyCore]):
                 message = self._obstacle
             self._replies.send(context.token, core.refusal(request, code, message))
 
+    def at_once(self, decide: MovesTimers[AnyCore], request: Any, software: str) -> bool:
+        """Decides a request that does no more than move timers: whether it is one, so that its answer may leave.
+
+        False while anything waits for the disk: then the answer would, too.
+        """
+        try:
+            moved = decide(self.core, request, software, self._now().ms) if self.at_rest else None
+            if moved is not None:
+                self._timers.change(moved)
+        except Exception as error:
+            self._on_fault(error)
+            return False
+        return moved is not None
+
     @property
     def at_rest(self) -> bool:
         """Whether it serves, and nothing that was decided waits for the disk."""
@@ -360,13 +372,7 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def abandon(self, request: Request, token: ReplyToken) -> None:
         """The connection of a request that was submitted and has no answer yet closed."""
-        if self._unfinished.decisions and (about := self.core.request_is_about(request)) in self._unfinished:
-            self._unfinished.hold(about, partial(self._abandon, token))
-        else:
-            self._abandon(token)
-
-    def _abandon(self, token: ReplyToken) -> None:
-        self._decide(lambda core, step: core.abandon(token, step))
+        self.decide(self.core.request_is_about(request), lambda core, step: core.abandon(token, step))
 
     def _decide(self, event: Callable[[AnyCore, Step[Any]], Effects]) -> None:
         if self.state is not ShardState.ACTIVE:

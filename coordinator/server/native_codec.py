@@ -89,6 +89,14 @@ _ENVELOPE_BYTES: Final = 16
 
 _WITH_RECORDS: Final = (FetchResponse, ReplicaFetchResponse)
 
+_HEARTBEAT: Final = bytes((0x95, ApiKey.HEARTBEAT))
+_LEAST_HEARTBEAT_BYTES: Final = 9
+"""No heartbeat is shorter, and the longest correlation id that is looked at ends before that."""
+_SHORT_INTEGERS: Final = 0x80
+"""Below it, a byte of msgpack is an integer."""
+_INTEGERS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4}
+"""The bytes of an unsigned integer that follow this one."""
+
 _CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
 
 
@@ -104,6 +112,11 @@ class NativeCodec:
         self._reader = reader = FrameReader(max_frame_bytes)
         self.whole = reader.whole
         self.feed = reader.feed
+        self._last_version = -1
+        self._last_rest: Payload = b""
+        self._last_frame: RequestFrame | None = None
+        self._last_request: Request | None = None
+        """The last heartbeat. The next one of the same member differs in its correlation id only."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -131,18 +144,42 @@ class NativeCodec:
 
     def envelope(self, payload: Payload) -> RequestFrame:
         """See ``Codec``."""
+        if payload[:2] == _HEARTBEAT and _LEAST_HEARTBEAT_BYTES <= len(payload) <= LIGHT_BYTES:
+            return self._heartbeat(payload)
         try:
             return decode_request(payload)
         except OversizedRequestError as error:
             raise _refused(error) from error
 
+    def _heartbeat(self, payload: Payload) -> RequestFrame:
+        version, code = payload[2], payload[3]
+        if code < _SHORT_INTEGERS:
+            correlation_id, end = code, 4
+        else:
+            end = 4 + _INTEGERS.get(code, 0)
+            correlation_id = int.from_bytes(payload[4:end])
+        if (end == 4 and code >= _SHORT_INTEGERS) or version >= _SHORT_INTEGERS:
+            return decode_request(payload)
+        rest, last = payload[end:], self._last_frame
+        if last is not None and rest == self._last_rest and version == self._last_version:
+            return tuple.__new__(RequestFrame, (last.api_key, version, correlation_id, last.client_id, last.body))
+        frame = decode_request(payload)
+        self._last_version, self._last_rest, self._last_frame, self._last_request = version, rest, frame, None
+        return frame
+
     def request(self, frame: RequestFrame) -> Request:
         """See ``Codec``."""
+        last = self._last_frame
+        is_known = last is not None and frame.body is last.body and frame.api_key == last.api_key
+        if is_known and self._last_request is not None:
+            return self._last_request
         kind = self._by_version.get((frame.api_key, frame.api_version)) or _unknown_version(frame, self._spoken)
         try:
             request: Request = decode_message(kind, frame.body)
         except ProtocolError as error:
             raise MalformedRequestError(frame.correlation_id, str(error)) from error
+        if is_known:
+            self._last_request = request
         return request
 
     def group_id(self, frame: RequestFrame) -> str | None:

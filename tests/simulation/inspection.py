@@ -10,7 +10,8 @@ from coordinator.groups.state import GroupState
 from coordinator.log.partition import PartitionLog
 from coordinator.log.segment import LOG_SUFFIX, base_offset_of
 from coordinator.marker_delivery import TransactionShard
-from coordinator.runtime.shard import AnyCore, CoordinatorShard, ShardState
+from coordinator.runtime.core import AnyCore
+from coordinator.runtime.shard import CoordinatorShard, ShardState
 from coordinator.server.connection import Connection
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.core import TransactionCore

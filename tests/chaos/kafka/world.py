@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.chaos.groups import ChaosGroup
-from tests.chaos.kafka.aiokafka_member import ASSIGNORS as AIOKAFKA_ASSIGNORS
+from tests.chaos.groups import Assignors, ChaosGroup
+from tests.chaos.kafka.aiokafka_member import ASSIGNOR as AIOKAFKA_ASSIGNOR
 from tests.chaos.kafka.aiokafka_member import COMMIT_MODES as AIOKAFKA_COMMIT_MODES
 from tests.chaos.kafka.producers import CLIENTS as PRODUCERS
 from tests.chaos.member import COMMIT_MODES, WORK
@@ -84,11 +84,15 @@ class KafkaWorld(World):
         """See ``World``; one in the place of another is of the same client."""
         number = next(self._names)
         draw = Random(f"{number} {self.random.getrandbits(32)}")
-        assignors = group.assignors(draw) if after is None else tuple(str(after.options["assignors"]).split(","))
-        known = [*MODULES, COHORT] if set(assignors) <= set(AIOKAFKA_ASSIGNORS) else ["confluent", COHORT]
+        assignors: Assignors = (
+            group.assignors(draw) if after is None else tuple(str(after.options["assignors"]).split(","))
+        )
+        known = [*MODULES, COHORT] if AIOKAFKA_ASSIGNOR in assignors else ["confluent", COHORT]
         client = draw.choice(known) if after is None else after.name.partition("-")[2]
         taken = [member.options["instance"] for member in self.living(group.id)]
-        commits = AIOKAFKA_COMMIT_MODES if client == "aiokafka" else COMMIT_MODES
+        commits: tuple[str, ...] = COMMIT_MODES
+        if client == "aiokafka":
+            assignors, commits = (AIOKAFKA_ASSIGNOR,), AIOKAFKA_COMMIT_MODES
         member = ChaosProcess(
             *(
                 f"{group.letter}{number}-{client}",

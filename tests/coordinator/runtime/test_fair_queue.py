@@ -175,3 +175,17 @@ async def test_ten_thousand_answers_leave_in_order_and_made_as_they_leave_with_o
     said = [str(getattr(response, "message", "")) for group, response in answers if group == "large"]
     assert said == [*map(str, range(10_000)), "last"]
     assert len(replies) == 0
+
+
+async def test_a_request_without_a_token_is_answered_at_once_or_in_its_turn() -> None:
+    replies, answers = PendingReplies(GroupCore.request_is_about), list[tuple[str, Response]]()
+    for number in range(PER_TURN + 5):
+        replies.answer(Question(f"g{number}", answers), CARRY_ON)
+    assert answers == [(f"g{number}", CARRY_ON) for number in range(PER_TURN)]
+    assert len(replies) == 5, "what waits for its turn has a token"
+    replies.answer(Question(f"g{PER_TURN}", answers), HeartbeatResponse(0, "behind the other one of its group"))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert len(answers) == PER_TURN + 6
+    assert [response for group, response in answers if group == f"g{PER_TURN}"][1] != CARRY_ON
+    assert len(replies) == 0

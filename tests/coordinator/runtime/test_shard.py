@@ -170,6 +170,75 @@ async def test_a_load_does_not_disturb_members(bench: Bench) -> None:
     bench.shard.state = ShardState.ACTIVE
 
 
+async def with_a_member(bench: Bench) -> HeartbeatRequest:
+    """The heartbeat of the one member of a stable group."""
+    join = JoinGroupRequest("g", 6_000, 6_000, "", None, "consumer", (JoinGroupProtocol("range", b""),))
+    bench.ask("join", join)
+    await bench.until(lambda: "join" in bench.answers)
+    answer = bench.answers["join"]
+    assert isinstance(answer, JoinGroupResponse)
+    member = answer.member_id
+    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        bench.ask("join again", replace(join, member_id=member))
+        await bench.until(lambda: "join again" in bench.answers)
+        answer = bench.answers["join again"]
+        assert isinstance(answer, JoinGroupResponse)
+    assignments = (SyncGroupAssignment(member, b"a"),)
+    bench.ask("sync", SyncGroupRequest("g", answer.generation_id, member, None, "consumer", "range", assignments))
+    await bench.until(lambda: "sync" in bench.answers)
+    return HeartbeatRequest("g", answer.generation_id, member)
+
+
+def beats(bench: Bench, request: HeartbeatRequest) -> bool:
+    return bench.shard.at_once(GroupCore.renewed, request, "")
+
+
+async def test_what_only_moves_a_timer_is_decided_at_once_unless_others_wait_for_the_disk(bench: Bench) -> None:
+    """Otherwise its answer would show what a crash a moment later takes back."""
+    beat = await with_a_member(bench)
+    assert beats(bench, beat)
+    assert not beats(bench, replace(beat, generation_id=beat.generation_id + 1))
+    bench.gate.open.clear()
+    bench.ask(
+        "commit",
+        OffsetCommitRequest(
+            *("g", beat.generation_id, beat.member_id, None),
+            (OffsetCommitTopic("orders", (OffsetCommitPartition(0, 5),)),),
+        ),
+    )
+    assert not beats(bench, beat)
+    await asyncio.sleep(0)
+    assert not beats(bench, beat), "the commit is on its way to the disk"
+    bench.gate.open.set()
+    await bench.until(lambda: "commit" in bench.answers)
+    assert beats(bench, beat)
+
+
+async def test_a_member_whose_heartbeats_are_decided_at_once_stays_as_long_as_they_come(bench: Bench) -> None:
+    beat = await with_a_member(bench)
+    member = bench.shard.core.groups["g"].members[beat.member_id]
+    before_ms = member.session_deadline_ms
+    await asyncio.sleep(0.02)
+    assert beats(bench, beat)
+    assert before_ms is not None
+    assert member.session_deadline_ms is not None
+    assert member.session_deadline_ms >= before_ms + 20
+    bench.shard.decide("", lambda core, step: core.on_timer(member.session_timer, step))
+    assert beat.member_id in bench.shard.core.groups["g"].members, "the timer that came up early is set again"
+
+
+async def test_a_fault_in_what_is_decided_at_once_is_one_of_the_core_too(bench: Bench) -> None:
+    beat = await with_a_member(bench)
+
+    def faulty(core: GroupCore, request: Any, software: str, now_ms: int) -> None:
+        core.groups["g"].members.clear()
+        raise RuntimeError("a fault of ours")
+
+    assert not bench.shard.at_once(faulty, beat, "")
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    assert beats(bench, beat), "the log knows the member"
+
+
 async def test_a_fault_in_the_core_is_told_and_the_log_says_what_is_true(bench: Bench) -> None:
     bench.commit("before", 5)
     await bench.until(lambda: "before" in bench.answers)

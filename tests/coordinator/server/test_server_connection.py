@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgpack import packb
 
 from coordinator.server.budget import ByteBudget
 from coordinator.server.native_codec import NativeCodec
@@ -305,6 +306,48 @@ def test_the_group_of_a_request_is_known_before_its_body_is_checked(
     api_key: int, body: Any, group_id: str | None
 ) -> None:
     assert NativeCodec(MAX_FRAME_BYTES).group_id(RequestFrame(api_key, 0, 1, "test", body)) == group_id
+
+
+@st.composite
+def heartbeats(draw: st.DrawFn) -> bytes:
+    """Frames of few members with all kinds of correlation ids, and what resembles them."""
+    fields = [
+        draw(st.sampled_from((ApiKey.HEARTBEAT,) * 5 + (ApiKey.LEAVE_GROUP, ApiKey.API_VERSIONS))),
+        draw(st.sampled_from((0, 0, 0, 1, 127, 200))),
+        draw(st.one_of(*(st.integers(0, 2**bits) for bits in (7, 8, 16, 32, 63)), st.integers(-3, -1), st.none())),
+        draw(st.sampled_from(("test", "test", "other", 5))),
+        draw(st.sampled_from((("g", 1, "m", None, 0), ("g", 2, "m", None, 0), ("g", 1, "n"), (), None, ("g",)))),
+        *draw(st.sampled_from(((), (), ("more",)))),
+    ]
+    payload: bytes = packb(fields)
+    return payload
+
+
+@given(st.lists(heartbeats(), min_size=2, max_size=12))
+def test_a_heartbeat_like_the_last_one_is_decoded_as_if_it_were_the_first(payloads: list[bytes]) -> None:
+    def decoded(codec: NativeCodec, payload: bytes) -> tuple[RequestFrame, Request] | str:
+        try:
+            envelope = codec.envelope(payload)
+            return envelope, codec.request(envelope)
+        except (ProtocolError, RequestRefusedError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    codec = NativeCodec(MAX_FRAME_BYTES)
+    for payload in payloads:
+        assert decoded(codec, payload) == decoded(NativeCodec(MAX_FRAME_BYTES), payload)
+
+
+def test_the_heartbeats_of_a_member_are_one_object() -> None:
+    """They are most of all requests: nothing of the next one is decoded but its correlation id."""
+    wire = connection()
+    requests = []
+    for number in (1, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32):
+        wire.receive(frame(BEAT, number))
+        (call,) = taken(wire)
+        assert call.correlation_id == number
+        requests.append(call.request)
+    assert requests == [BEAT] * len(requests)
+    assert len({id(request) for request in requests}) == 2, "the last correlation id is too long"
 
 
 def test_another_codec_speaks_another_wire_whose_answers_leave_in_the_order_of_the_requests() -> None:

@@ -73,6 +73,19 @@ def _nothing(original: Original) -> Any:
     return lambda *_, **__: None
 
 
+def _deaf_to_calls(original: Original) -> Any:
+    """Carries on with members that are called to join."""
+
+    def renewed(groups: Any, request: Any, software: str, now_ms: int) -> Any:
+        timers, group = original(groups, request, software, now_ms), groups.get(request.group_id)
+        if timers is None and group is not None and request.generation_id == group.generation:
+            member = group.members.get(request.member_id)
+            return None if member is None else {member.session_timer: now_ms + member.session_timeout_ms}
+        return timers
+
+    return renewed
+
+
 def _no_timer(kind: str) -> Replace:
     def replace(original: Original) -> Any:
         def on_timer(groups: Any, name: Any, step: GroupStep) -> None:
@@ -224,6 +237,11 @@ ABLATIONS: Final = (
         "generation fence in heartbeat",
         session, "member_fault", _FENCE,
         ("a_heartbeat_of_an_old_generation_is_refused",),
+    ),
+    Ablation(
+        "a closer look at what is decided at once",
+        session, "renewed", _deaf_to_calls,
+        ("what_is_decided_at_once_is_decided_alike",),
     ),
     Ablation(
         "unknown member check in commit",

@@ -10,7 +10,7 @@ has heard of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
-from protocol.messages.groups import JoinGroupResponse, SyncGroupRequest
+from protocol.messages.groups import CARRY_ON, JoinGroupResponse, SyncGroupRequest
 from protocol.messages.offsets import OffsetCommitRequest
 from protocol.messages.transactions import TxnOffsetCommitRequest
 from tests.coordinator.groups import laws
@@ -211,6 +211,18 @@ def every_bound_holds(shell: Shell, ledger: Ledger, group: Group) -> None:
 def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, response: Response) -> None:
     assert call is not None, f"a second answer to request {token}, or one to no request: {response}"
     assert type(response) is call.request.response, f"{call.kind.name} is answered by {type(response).__name__}"
+
+
+@invariant()
+def what_is_decided_at_once_is_decided_alike(
+    shell: Shell, call: Call, timers: Mapping[TimerName, int | None] | None, effects: Effects
+) -> None:
+    """Of a heartbeat: ``timers`` are all that came of it, None if more could have."""
+    if timers is not None:
+        assert effects.timers == timers, f"{timers} at once, {effects.timers} when it was decided"
+        assert effects.given == [(call.token, CARRY_ON, None)], f"CARRY_ON at once, {effects.given} when it was decided"
+        more = effects.records or effects.notes or effects.orders or effects.rest
+        assert not more, f"more than a timer when it was decided: {more}"
 
 
 @invariant(ON_ARRIVAL[HEARTBEAT])

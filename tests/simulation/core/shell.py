@@ -33,7 +33,7 @@ from protocol.messages.groups import CARRY_ON
 from protocol.messages.offsets import OffsetCommitRequest
 from tests.coordinator.groups.steps import FewTopics, load, step_of
 from tests.simulation.core.bookkeeping import FENCED, note
-from tests.simulation.core.call import JOIN, TXN_COMMIT, Call
+from tests.simulation.core.call import HEARTBEAT, JOIN, TXN_COMMIT, Call
 from tests.simulation.core.client import PARTITIONS
 from tests.simulation.core.invariants import (
     EVERY_STEP,
@@ -48,6 +48,7 @@ from tests.simulation.core.invariants import (
     each_answer_is_the_first,
     no_phase_waits_for_a_connection_that_closed,
     unloading_answers_every_request,
+    what_is_decided_at_once_is_decided_alike,
     what_is_given_up_parks_nothing,
 )
 from tests.simulation.core.journal import Journal
@@ -156,7 +157,11 @@ class Shell(ABC):
         of_kafka = call.connection % 3 == 0  # and some come back as members of the other kind
         context = _tuple(RequestContext, (token, call.client.name, "host", call.connection, software, of_kafka))
         now = _tuple(Instant, (now_ms, now_ms + self.wall_offset_ms))
+        request: Any = call.request
+        is_not_held = kind == HEARTBEAT and request.max_wait_ms <= 0
+        timers = self.core.renewed(request, software, now_ms) if is_not_held else None
         effects = self.core.decide(call.request, Step(now, self.config, context))
+        what_is_decided_at_once_is_decided_alike(self, call, timers, effects)
         if self.trace is not None:
             self.tell(f"{call.client.name} sends {of_request(call.request)}")
         self._own_answer = None
