@@ -25,7 +25,7 @@ from tests.chaos.worker_process import arguments, commands, run
 
 ASSIGNOR: Final = "range"
 """The only one that a member offers, and one that every eager group shares. With two, aiokafka joins twice, at first
-with one alone (aio-libs/aiokafka#1168): two members with other orders rebalance for as long as both are there."""
+with one alone (aio-libs/aiokafka#1168): two such members rebalance for as long as both are there, with a Kafka too."""
 COMMIT_MODES: Final = ("batch", "record")
 """Not "auto": it commits what it has handed out, also what the program has not seen yet."""
 _STOP_S: Final = 10.0
