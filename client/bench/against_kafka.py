@@ -27,7 +27,7 @@ from client.bench.figures import Figure, Setting, Skipped
 from client.bench.kafka_clients import PARTITIONS, TRANSACTION_PARTITIONS, TRANSACTION_RECORDS
 from client.bench.kafka_group import commit_exchange, form_kafka_group, heartbeat_exchange
 from client.bench.kafka_members import Program, missing_packages
-from client.bench.produce import send_many_seconds, send_seconds
+from client.bench.produce import UNDER_WAY, send_many_seconds, send_seconds
 from client.bench.raw_group import form_group
 from client.bench.records import TOPIC, checksum_seconds, future_seconds, pieces, slice_seconds, socket_seconds, values
 from client.bench.transactions import SYNCS_OF_A_TRANSACTION
@@ -300,9 +300,10 @@ async def _produced_and_read(setting: Setting, peer: Peer) -> list[Row]:
         columns = await _alternately(rounds, lambda: theirs(reader, count), lambda: read(one_getmany_columns))
     floors = await _floors(setting, content, _SMALL)
     params = {"value_bytes": _SMALL, "partitions": PARTITIONS, "records": count, "kafka_flushes": False}
+    one_at_a_time = {**params, "under_way": UNDER_WAY}
     return [
-        Row("send_100_per_s_vs_confluent", "1/s", *one_by_one, *floors["promise"], 0.7, params=params),
-        Row("send_100_per_s_vs_aiokafka", "1/s", *aiokafka, *floors["promise"], params=params),
+        Row("send_100_per_s_vs_confluent", "1/s", *one_by_one, *floors["promise"], 0.7, params=one_at_a_time),
+        Row("send_100_per_s_vs_aiokafka", "1/s", *aiokafka, *floors["promise"], params=one_at_a_time),
         Row("send_many_100_per_s_vs_confluent", "1/s", *bulk, *floors["write"], 3.0, params=params),
         Row("getmany_100_per_s_vs_confluent", "1/s", *getmany, *floors["slice"], 2.0, params=params),
         Row("getmany_100_per_s_vs_aiokafka", "1/s", *others, *floors["slice"], params=params),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from statistics import median
@@ -14,11 +15,16 @@ from client.bench.disk import write_seconds
 from client.bench.figures import Figure, Setting
 from client.bench.records import PARTITIONS, TOPIC, VALUE_SIZES, future_seconds, pieces, values
 from client.cli.processes import daemon
+from client.producer.acknowledgements import RecordFuture
 from client.producer.producer import Producer
 
 _BULK_RECORDS: Final = 20_000
 _BULK_TIMES: Final = 5
 """``send_many`` gets so many times what ``send`` gets, or it would be done before anything can be said."""
+
+UNDER_WAY: Final = 100_000
+"""Records that were sent and whose acknowledgement was not looked at, at most: what librdkafka's queue holds as it comes
+(``queue.buffering.max.messages``). A program that keeps the futures of a million has Python's collector walk them all."""
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
@@ -65,8 +71,12 @@ def _figures(name: str, count: int, size: int, took_s: float, floor_s: float) ->
 async def send_seconds(producer: Producer, content: list[bytes]) -> float:
     """Seconds until every record, sent by itself, is acknowledged; each acknowledgement is looked at."""
     began = perf_counter()
-    acknowledgements = [await producer.send(TOPIC, value) for value in content]
-    for acknowledgement in acknowledgements:
+    under_way: deque[RecordFuture] = deque()
+    for value in content:
+        if len(under_way) >= UNDER_WAY:
+            await under_way.popleft()
+        under_way.append(await producer.send(TOPIC, value))
+    for acknowledgement in under_way:
         await acknowledgement
     return perf_counter() - began
 
