@@ -300,7 +300,7 @@ async def _produced_and_read(setting: Setting, peer: Peer) -> list[Row]:
         columns = await _alternately(rounds, lambda: theirs(reader, count), lambda: read(one_getmany_columns))
     floors = await _floors(setting, content, _SMALL)
     params = {"value_bytes": _SMALL, "partitions": PARTITIONS, "records": count, "kafka_flushes": False}
-    one_at_a_time = {**params, "under_way": UNDER_WAY}
+    one_at_a_time = {**params, "cohort_under_way": UNDER_WAY}
     return [
         Row("send_100_per_s_vs_confluent", "1/s", *one_by_one, *floors["promise"], 0.7, params=one_at_a_time),
         Row("send_100_per_s_vs_aiokafka", "1/s", *aiokafka, *floors["promise"], params=one_at_a_time),

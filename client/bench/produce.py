@@ -23,7 +23,7 @@ _BULK_TIMES: Final = 5
 """``send_many`` gets so many times what ``send`` gets, or it would be done before anything can be said."""
 
 UNDER_WAY: Final = 100_000
-"""Records that were sent and whose acknowledgement was not looked at, at most: what librdkafka's queue holds as it comes
+"""Records that were sent and whose acknowledgement was not looked at, at most: what librdkafka's queue holds by default
 (``queue.buffering.max.messages``). A program that keeps the futures of a million has Python's collector walk them all."""
 
 

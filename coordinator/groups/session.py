@@ -75,6 +75,7 @@ def renewed(
     member = group.members.get(request.member_id)
     if (
         member is None
+        or request.max_wait_ms > 0
         or request.group_instance_id is not None
         or member.client_software != software
         or member.join_token is not None

@@ -27,7 +27,7 @@ from protocol.framing import (
 )
 from protocol.limits import least_elements
 from protocol.messages import REQUESTS, ApiKey, Request, Response
-from protocol.messages.groups import CARRY_ON
+from protocol.messages.groups import CARRY_ON, HeartbeatRequest
 from protocol.messages.records import FetchResponse
 from protocol.messages.replication import ReplicaFetchResponse
 
@@ -92,6 +92,8 @@ _WITH_RECORDS: Final = (FetchResponse, ReplicaFetchResponse)
 _HEARTBEAT: Final = bytes((0x95, ApiKey.HEARTBEAT))
 _LEAST_HEARTBEAT_BYTES: Final = 9
 """No heartbeat is shorter, and the longest correlation id that is looked at ends before that."""
+_HEARTBEAT_FIELDS: Final = len(HeartbeatRequest.__annotations__)
+"""What comes behind them is of a newer client; it may be large, and is not kept."""
 _SHORT_INTEGERS: Final = 0x80
 """Below it, a byte of msgpack is an integer."""
 _INTEGERS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4}
@@ -170,16 +172,18 @@ class NativeCodec:
     def request(self, frame: RequestFrame) -> Request:
         """See ``Codec``."""
         last = self._last_frame
-        is_known = last is not None and frame.body is last.body and frame.api_key == last.api_key
-        if is_known and self._last_request is not None:
-            return self._last_request
+        is_last = last is not None and frame.body is last.body and frame.api_key == last.api_key
+        if is_last:
+            if self._last_request is not None:
+                return self._last_request
+            self._last_frame = None  # what is no good request is not kept
         kind = self._by_version.get((frame.api_key, frame.api_version)) or _unknown_version(frame, self._spoken)
         try:
             request: Request = decode_message(kind, frame.body)
         except ProtocolError as error:
             raise MalformedRequestError(frame.correlation_id, str(error)) from error
-        if is_known:
-            self._last_request = request
+        if is_last and len(frame.body) <= _HEARTBEAT_FIELDS:
+            self._last_frame, self._last_request = last, request
         return request
 
     def group_id(self, frame: RequestFrame) -> str | None:

@@ -16,15 +16,11 @@ from protocol.messages.groups import CARRY_ON, HeartbeatRequest
 
 def handler(node: Node) -> Handler:
     """``coordinator/groups/session.py`` decides it: what most of them come to, which is little, at once."""
-    shard_of, replies, renewed = node.groups.shard, node.groups.replies, GroupCore.renewed
-    decide = to_group_shard(node.groups)
+    shard_of, renewed, decide = node.groups.shard, GroupCore.renewed, to_group_shard(node.groups)
 
     def handle(call: Call) -> None:
-        request = cast("HeartbeatRequest", call.request)
-        shard = shard_of(request.group_id) if request.max_wait_ms <= 0 else None
-        if shard is not None and shard.at_once(renewed, request, call.connection.software):
-            replies.answer(call, CARRY_ON)
-        else:
+        shard = shard_of(cast("HeartbeatRequest", call.request).group_id)
+        if shard is None or not shard.at_once(renewed, call, call.connection.software, CARRY_ON):
             decide(call)
 
     return handle

@@ -27,6 +27,7 @@ from coordinator.runtime.timers import CoordinatorTimers
 from protocol.errors import ErrorCode
 from protocol.messages import Response
 from protocol.messages.groups import (
+    CARRY_ON,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupProtocol,
@@ -190,7 +191,10 @@ async def with_a_member(bench: Bench) -> HeartbeatRequest:
 
 
 def beats(bench: Bench, request: HeartbeatRequest) -> bool:
-    return bench.shard.at_once(GroupCore.renewed, request, "")
+    answers: dict[str, Response] = {}
+    at_once = bench.shard.at_once(GroupCore.renewed, Question(request, "beat", answers), "", CARRY_ON)
+    assert answers == ({"beat": CARRY_ON} if at_once else {})
+    return at_once
 
 
 async def test_what_only_moves_a_timer_is_decided_at_once_unless_others_wait_for_the_disk(bench: Bench) -> None:
@@ -198,6 +202,9 @@ async def test_what_only_moves_a_timer_is_decided_at_once_unless_others_wait_for
     beat = await with_a_member(bench)
     assert beats(bench, beat)
     assert not beats(bench, replace(beat, generation_id=beat.generation_id + 1))
+    assert not beats(bench, replace(beat, max_wait_ms=1)), "it is held"
+    assert not beats(bench, replace(beat, group_instance_id="i"))
+    assert not bench.shard.at_once(GroupCore.renewed, Question(beat, "", {}), "another client 1.0", CARRY_ON)
     bench.gate.open.clear()
     bench.ask(
         "commit",
@@ -234,7 +241,10 @@ async def test_a_fault_in_what_is_decided_at_once_is_one_of_the_core_too(bench: 
         core.groups["g"].members.clear()
         raise RuntimeError("a fault of ours")
 
-    assert not bench.shard.at_once(faulty, beat, "")
+    assert bench.shard.at_once(faulty, Question(beat, "faulty", bench.answers), "", CARRY_ON)
+    answer = bench.answers["faulty"]
+    assert isinstance(answer, HeartbeatResponse)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
     assert beats(bench, beat), "the log knows the member"
 

@@ -86,6 +86,18 @@ def _deaf_to_calls(original: Original) -> Any:
     return renewed
 
 
+def _half_renewed(original: Original) -> Any:
+    """Moves the timer, and forgets that the member was heard of."""
+
+    def renewed(groups: Any, request: Any, software: str, now_ms: int) -> Any:
+        timers = original(groups, request, software, now_ms)
+        if timers is not None:
+            groups[request.group_id].members[request.member_id].session_deadline_ms = None
+        return timers
+
+    return renewed
+
+
 def _no_timer(kind: str) -> Replace:
     def replace(original: Original) -> Any:
         def on_timer(groups: Any, name: Any, step: GroupStep) -> None:
@@ -241,6 +253,11 @@ ABLATIONS: Final = (
     Ablation(
         "a closer look at what is decided at once",
         session, "renewed", _deaf_to_calls,
+        ("what_is_decided_at_once_is_decided_alike",),
+    ),
+    Ablation(
+        "all of a heartbeat at once, or nothing",
+        session, "renewed", _half_renewed,
         ("what_is_decided_at_once_is_decided_alike",),
     ),
     Ablation(

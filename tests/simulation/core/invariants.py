@@ -10,18 +10,20 @@ has heard of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
-from protocol.messages.groups import CARRY_ON, JoinGroupResponse, SyncGroupRequest
+from protocol.messages.groups import CARRY_ON, HeartbeatRequest, JoinGroupResponse, SyncGroupRequest
 from protocol.messages.offsets import OffsetCommitRequest
 from protocol.messages.transactions import TxnOffsetCommitRequest
 from tests.coordinator.groups import laws
@@ -213,13 +215,29 @@ def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, respon
     assert type(response) is call.request.response, f"{call.kind.name} is answered by {type(response).__name__}"
 
 
+class AtOnce:
+    """A heartbeat that is decided at once, if it may be: which timers moved, and its member before and afterwards."""
+
+    def __init__(self, core: GroupCore, call: Call, software: str, now_ms: int) -> None:
+        self._core, self._request = core, cast("HeartbeatRequest", call.request)
+        self.before = self.member()
+        self.timers = core.renewed(self._request, software, now_ms)
+        self.after = self.member()
+
+    def member(self) -> dict[str, Any]:
+        """All that is known of it; empty if it is not there."""
+        group = self._core.groups.get(self._request.group_id)
+        member = None if group is None else group.members.get(self._request.member_id)
+        return {} if member is None else {each.name: getattr(member, each.name) for each in fields(member)}
+
+
 @invariant()
-def what_is_decided_at_once_is_decided_alike(
-    shell: Shell, call: Call, timers: Mapping[TimerName, int | None] | None, effects: Effects
-) -> None:
-    """Of a heartbeat: ``timers`` are all that came of it, None if more could have."""
-    if timers is not None:
-        assert effects.timers == timers, f"{timers} at once, {effects.timers} when it was decided"
+def what_is_decided_at_once_is_decided_alike(shell: Shell, call: Call, at_once: AtOnce, effects: Effects) -> None:
+    if at_once.timers is None:
+        assert at_once.after == at_once.before, "it was not decided at once, and its member is another"
+    else:
+        assert at_once.after == at_once.member(), "its member is not as it is when it is decided"
+        assert effects.timers == at_once.timers, f"{at_once.timers} at once, {effects.timers} when it was decided"
         assert effects.given == [(call.token, CARRY_ON, None)], f"CARRY_ON at once, {effects.given} when it was decided"
         more = effects.records or effects.notes or effects.orders or effects.rest
         assert not more, f"more than a timer when it was decided: {more}"

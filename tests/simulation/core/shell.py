@@ -45,6 +45,7 @@ from tests.simulation.core.invariants import (
     ON_RESTART,
     ON_TIMER,
     SAMPLED,
+    AtOnce,
     each_answer_is_the_first,
     no_phase_waits_for_a_connection_that_closed,
     unloading_answers_every_request,
@@ -157,11 +158,10 @@ class Shell(ABC):
         of_kafka = call.connection % 3 == 0  # and some come back as members of the other kind
         context = _tuple(RequestContext, (token, call.client.name, "host", call.connection, software, of_kafka))
         now = _tuple(Instant, (now_ms, now_ms + self.wall_offset_ms))
-        request: Any = call.request
-        is_not_held = kind == HEARTBEAT and request.max_wait_ms <= 0
-        timers = self.core.renewed(request, software, now_ms) if is_not_held else None
+        at_once = AtOnce(self.core, call, software, now_ms) if kind == HEARTBEAT else None
         effects = self.core.decide(call.request, Step(now, self.config, context))
-        what_is_decided_at_once_is_decided_alike(self, call, timers, effects)
+        if at_once is not None:
+            what_is_decided_at_once_is_decided_alike(self, call, at_once, effects)
         if self.trace is not None:
             self.tell(f"{call.client.name} sends {of_request(call.request)}")
         self._own_answer = None
