@@ -126,7 +126,7 @@ def test_it():
 
 def test_a_coordinator_starts_and_stops_within_milliseconds(tmp_path: Path) -> None:
     source = "import pytest\n@pytest.mark.parametrize('n', range(10))\ndef test_it(n, cohort_coordinator): pass\n"
-    output = run_pytest(tmp_path, source, "-p", "no:asyncio", "--durations=0", "-vv")
+    output = run_pytest(tmp_path, source, "-p", "no:asyncio", "--durations=0", "--durations-min=0", "-vv")
     assert "10 passed" in output
     setups = sorted(float(seconds) for seconds in re.findall(r"([\d.]+)s setup ", output))
     assert setups[len(setups) // 2] < 0.5, output

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.filesystem import reserve
@@ -30,7 +30,7 @@ from coordinator.nodes.identity import NodeFile
 from coordinator.replication import watermarks
 from coordinator.transactions.records import encode_record as encode_transaction_record
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, MAGIC, encode_batch, read_header
 from tests.coordinator.groups.test_records import RECORDS as GROUP_RECORDS
 from tests.coordinator.log.logs import DIRECTORY, append, opened
 from tests.coordinator.log.test_kafka_batches import append_kafka
@@ -371,7 +371,8 @@ def test_the_files_of_a_node_are_told_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["metadata.json", "node.json", "inventory", "high-watermarks"])
-@given(content=st.binary(max_size=80) | st.just(b"[" * 100_000) | st.just(b'{"format": 1}\n{}'))
+@given(content=st.binary(max_size=80) | st.sampled_from((b"[" * 100_000, b'{"format": 1}\n{}', MAGIC)))
+@example(content=MAGIC)
 def test_rubbish_in_the_files_of_a_node_is_told_as_rubbish(
     name: str, content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
