@@ -116,7 +116,7 @@ class GroupCore:
         decide(self.groups, request, step)
         return step.effects
 
-    def renewed(self, request: HeartbeatRequest, software: str, now_ms: int) -> dict[TimerName, int | None] | None:
+    def renewed(self, request: HeartbeatRequest, software: str, now_ms: int) -> dict[TimerName, int] | None:
         """The one timer that a Heartbeat which is not held moves, where ``CARRY_ON`` is its answer; None to ``decide`` it.
 
         ``software`` is what its client runs.

@@ -61,9 +61,7 @@ def heartbeat(groups: Groups, request: HeartbeatRequest, step: GroupStep) -> Non
         hold_heartbeat(group, member, step.now.ms + wait_ms, step)
 
 
-def renewed(
-    groups: Groups, request: HeartbeatRequest, software: str, now_ms: int
-) -> dict[TimerName, int | None] | None:
+def renewed(groups: Groups, request: HeartbeatRequest, software: str, now_ms: int) -> dict[TimerName, int] | None:
     """What most heartbeats that are not held come to: the member's session timer, and ``CARRY_ON`` as the answer.
 
     That is all that ``heartbeat`` would decide then, without what it takes to decide anything else. None where it would do

@@ -59,14 +59,13 @@ def dump_file(
     file = storage.open(path)
     try:
         head = file.read(0, 4)
-        show = _shown_by(name, head)
-        has_name_of_another = show is not None or name.endswith(TOPIC_ID_SUFFIX)
-        if name.endswith(_SEGMENTS) or (head == MAGIC and not has_name_of_another):
-            return SegmentDump(output, wanted, contents or contents_of(directory)).run(file, path, _base(name))
         if name.endswith(TOPIC_ID_SUFFIX):
             topic_id = name.removesuffix(TOPIC_ID_SUFFIX)
             output.tell("topic_id", f"{directory} is a log of the topic with the id {topic_id}", {"topic_id": topic_id})
             return True
+        show = _shown_by(name, head)
+        if name.endswith(_SEGMENTS) or (show is None and head == MAGIC):
+            return SegmentDump(output, wanted, contents or contents_of(directory)).run(file, path, _base(name))
         if show is None:
             raise UnknownFileError(_what_it_is(path, head))
         if file.size() > MAX_BYTES:

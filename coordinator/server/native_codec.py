@@ -114,7 +114,6 @@ class NativeCodec:
         self._reader = reader = FrameReader(max_frame_bytes)
         self.whole = reader.whole
         self.feed = reader.feed
-        self._last_version = -1
         self._last_rest: Payload = b""
         self._last_frame: RequestFrame | None = None
         self._last_request: Request | None = None
@@ -155,18 +154,15 @@ class NativeCodec:
 
     def _heartbeat(self, payload: Payload) -> RequestFrame:
         version, code = payload[2], payload[3]
-        if code < _SHORT_INTEGERS:
-            correlation_id, end = code, 4
-        else:
-            end = 4 + _INTEGERS.get(code, 0)
-            correlation_id = int.from_bytes(payload[4:end])
-        if (end == 4 and code >= _SHORT_INTEGERS) or version >= _SHORT_INTEGERS:
+        size = 0 if code < _SHORT_INTEGERS else _INTEGERS.get(code)
+        if size is None or version >= _SHORT_INTEGERS:
             return decode_request(payload)
-        rest, last = payload[end:], self._last_frame
-        if last is not None and rest == self._last_rest and version == self._last_version:
+        correlation_id = int.from_bytes(payload[4 : 4 + size]) if size else code
+        rest, last = payload[4 + size :], self._last_frame
+        if last is not None and rest == self._last_rest and version == last.api_version:
             return tuple.__new__(RequestFrame, (last.api_key, version, correlation_id, last.client_id, last.body))
         frame = decode_request(payload)
-        self._last_version, self._last_rest, self._last_frame, self._last_request = version, rest, frame, None
+        self._last_rest, self._last_frame, self._last_request = rest, frame, None
         return frame
 
     def request(self, frame: RequestFrame) -> Request:

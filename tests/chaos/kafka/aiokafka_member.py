@@ -23,7 +23,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.member import SESSION_TIMEOUT_MS, STATIC_SESSION_TIMEOUT_MS
 from tests.chaos.worker_process import arguments, commands, run
 
-ASSIGNOR: Final = "range"
+ASSIGNOR: Final = aiokafka.coordinator.assignors.range.RangePartitionAssignor
 """The only one that a member offers, and one that every eager group shares. With two, aiokafka joins twice, at first
 with one alone (aio-libs/aiokafka#1168): two such members rebalance for as long as both are there, with a Kafka too."""
 COMMIT_MODES: Final = ("batch", "record")
@@ -60,7 +60,7 @@ class AiokafkaMember(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[mi
             client_id=options.name,
             group_id=options.group,
             group_instance_id=options.instance,
-            partition_assignment_strategy=[aiokafka.coordinator.assignors.range.RangePartitionAssignor],
+            partition_assignment_strategy=[ASSIGNOR],
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             session_timeout_ms=STATIC_SESSION_TIMEOUT_MS if static else SESSION_TIMEOUT_MS,

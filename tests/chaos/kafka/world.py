@@ -87,12 +87,12 @@ class KafkaWorld(World):
         assignors: Assignors = (
             group.assignors(draw) if after is None else tuple(str(after.options["assignors"]).split(","))
         )
-        known = [*MODULES, COHORT] if AIOKAFKA_ASSIGNOR in assignors else ["confluent", COHORT]
+        known = [*MODULES, COHORT] if AIOKAFKA_ASSIGNOR.name in assignors else ["confluent", COHORT]
         client = draw.choice(known) if after is None else after.name.partition("-")[2]
         taken = [member.options["instance"] for member in self.living(group.id)]
         commits: tuple[str, ...] = COMMIT_MODES
         if client == "aiokafka":
-            assignors, commits = (AIOKAFKA_ASSIGNOR,), AIOKAFKA_COMMIT_MODES
+            assignors, commits = (AIOKAFKA_ASSIGNOR.name,), AIOKAFKA_COMMIT_MODES
         member = ChaosProcess(
             *(
                 f"{group.letter}{number}-{client}",

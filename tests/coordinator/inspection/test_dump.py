@@ -371,7 +371,7 @@ def test_the_files_of_a_node_are_told_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["metadata.json", "node.json", "inventory", "high-watermarks"])
-@given(content=st.binary(max_size=80) | st.sampled_from((b"[" * 100_000, b'{"format": 1}\n{}', MAGIC)))
+@given(content=st.binary(max_size=80) | st.just(b"[" * 100_000) | st.just(b'{"format": 1}\n{}'))
 @example(content=MAGIC)
 def test_rubbish_in_the_files_of_a_node_is_told_as_rubbish(
     name: str, content: bytes, tmp_path_factory: pytest.TempPathFactory

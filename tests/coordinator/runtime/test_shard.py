@@ -122,14 +122,20 @@ async def test_a_refused_write_takes_everything_decided_since_back(bench: Bench)
     assert bench.commit_code("again") == ErrorCode.NONE
 
 
+async def ask_to_join(bench: Bench, name: str) -> str:
+    """Gets a new member its id and has it join the group "w"; returns the id, and ``name`` is answered in time."""
+    request = JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", (JoinGroupProtocol("range", b""),))
+    bench.ask(f"id of {name}", request)
+    await bench.until(lambda: f"id of {name}" in bench.answers)
+    given = bench.answers[f"id of {name}"]
+    assert isinstance(given, JoinGroupResponse)
+    bench.ask(name, replace(request, member_id=given.member_id))
+    return given.member_id
+
+
 async def test_a_refused_write_answers_parked_members_too(bench: Bench) -> None:
-    protocols = (JoinGroupProtocol("range", b""),)
     for name in ("first", "second"):
-        bench.ask(f"id of {name}", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
-        await bench.until(lambda name=name: f"id of {name}" in bench.answers)  # type: ignore[misc]
-        given = bench.answers[f"id of {name}"]
-        assert isinstance(given, JoinGroupResponse)
-        bench.ask(name, JoinGroupRequest("w", 10_000, 10_000, given.member_id, None, "consumer", protocols))
+        await ask_to_join(bench, name)
     await bench.until(lambda: "first" in bench.answers)
     assert "second" not in bench.answers, "it waits for the first to rejoin"
     bench.gate.refuse = {"append"}
@@ -173,21 +179,11 @@ async def test_a_load_does_not_disturb_members(bench: Bench) -> None:
 
 async def with_a_member(bench: Bench) -> HeartbeatRequest:
     """The heartbeat of the one member of a stable group."""
-    join = JoinGroupRequest("g", 6_000, 6_000, "", None, "consumer", (JoinGroupProtocol("range", b""),))
-    bench.ask("join", join)
+    member = await ask_to_join(bench, "join")
     await bench.until(lambda: "join" in bench.answers)
-    answer = bench.answers["join"]
-    assert isinstance(answer, JoinGroupResponse)
-    member = answer.member_id
-    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-        bench.ask("join again", replace(join, member_id=member))
-        await bench.until(lambda: "join again" in bench.answers)
-        answer = bench.answers["join again"]
-        assert isinstance(answer, JoinGroupResponse)
-    assignments = (SyncGroupAssignment(member, b"a"),)
-    bench.ask("sync", SyncGroupRequest("g", answer.generation_id, member, None, "consumer", "range", assignments))
+    bench.ask("sync", SyncGroupRequest("w", 1, member, None, None, None, (SyncGroupAssignment(member, b"share"),)))
     await bench.until(lambda: "sync" in bench.answers)
-    return HeartbeatRequest("g", answer.generation_id, member)
+    return HeartbeatRequest("w", 1, member)
 
 
 def beats(bench: Bench, request: HeartbeatRequest) -> bool:
@@ -209,7 +205,7 @@ async def test_what_only_moves_a_timer_is_decided_at_once_unless_others_wait_for
     bench.ask(
         "commit",
         OffsetCommitRequest(
-            *("g", beat.generation_id, beat.member_id, None),
+            *("w", beat.generation_id, beat.member_id, None),
             (OffsetCommitTopic("orders", (OffsetCommitPartition(0, 5),)),),
         ),
     )
@@ -223,7 +219,7 @@ async def test_what_only_moves_a_timer_is_decided_at_once_unless_others_wait_for
 
 async def test_a_member_whose_heartbeats_are_decided_at_once_stays_as_long_as_they_come(bench: Bench) -> None:
     beat = await with_a_member(bench)
-    member = bench.shard.core.groups["g"].members[beat.member_id]
+    member = bench.shard.core.groups["w"].members[beat.member_id]
     before_ms = member.session_deadline_ms
     await asyncio.sleep(0.02)
     assert beats(bench, beat)
@@ -231,14 +227,14 @@ async def test_a_member_whose_heartbeats_are_decided_at_once_stays_as_long_as_th
     assert member.session_deadline_ms is not None
     assert member.session_deadline_ms >= before_ms + 20
     bench.shard.decide("", lambda core, step: core.on_timer(member.session_timer, step))
-    assert beat.member_id in bench.shard.core.groups["g"].members, "the timer that came up early is set again"
+    assert beat.member_id in bench.shard.core.groups["w"].members, "the timer that came up early is set again"
 
 
 async def test_a_fault_in_what_is_decided_at_once_is_one_of_the_core_too(bench: Bench) -> None:
     beat = await with_a_member(bench)
 
     def faulty(core: GroupCore, request: Any, software: str, now_ms: int) -> None:
-        core.groups["g"].members.clear()
+        core.groups["w"].members.clear()
         raise RuntimeError("a fault of ours")
 
     assert bench.shard.at_once(faulty, Question(beat, "faulty", bench.answers), "", CARRY_ON)
@@ -525,18 +521,12 @@ async def test_damage_in_the_log_of_groups_is_told_with_its_file_in_one_line(ben
 async def encoding(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> str:
     """A member whose generation is settled and is being encoded, a member at a time; returns its id."""
     monkeypatch.setattr("coordinator.groups.records.MEMBERS_PER_STEP", 1)
-    protocols = (JoinGroupProtocol("range", b""),)
-    bench.ask("id", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
-    await bench.until(lambda: "id" in bench.answers)
-    given = bench.answers["id"]
-    assert isinstance(given, JoinGroupResponse)
-    bench.ask("join", JoinGroupRequest("w", 10_000, 10_000, given.member_id, None, "consumer", protocols))
+    member = await ask_to_join(bench, "join")
     await bench.until(lambda: "join" in bench.answers)
-    shares = (SyncGroupAssignment(given.member_id, b"share"),)
-    bench.ask("sync", SyncGroupRequest("w", 1, given.member_id, None, None, None, shares))
+    bench.ask("sync", SyncGroupRequest("w", 1, member, None, None, None, (SyncGroupAssignment(member, b"share"),)))
     while bench.shard._appending is None:
         await asyncio.sleep(0)
-    return given.member_id
+    return member
 
 
 async def test_what_is_decided_while_a_large_record_is_encoded_is_stored_and_answered_after_it(

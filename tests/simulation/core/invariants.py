@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from operator import attrgetter
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
-from coordinator.groups.group import Group
+from coordinator.groups.group import Group, Member
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects, TimerName
 from protocol.errors import ErrorCode
@@ -215,6 +216,10 @@ def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, respon
     assert type(response) is call.request.response, f"{call.kind.name} is answered by {type(response).__name__}"
 
 
+_all_of = attrgetter(*(each.name for each in fields(Member)))
+"""Of a member."""
+
+
 class AtOnce:
     """A heartbeat that is decided at once, if it may be: which timers moved, and its member before and afterwards."""
 
@@ -224,11 +229,11 @@ class AtOnce:
         self.timers = core.renewed(self._request, software, now_ms)
         self.after = self.member()
 
-    def member(self) -> dict[str, Any]:
-        """All that is known of it; empty if it is not there."""
+    def member(self) -> Any:
+        """All that is known of it; None if it is not there."""
         group = self._core.groups.get(self._request.group_id)
         member = None if group is None else group.members.get(self._request.member_id)
-        return {} if member is None else {each.name: getattr(member, each.name) for each in fields(member)}
+        return None if member is None else _all_of(member)
 
 
 @invariant()
