@@ -1,4 +1,4 @@
-"""The frame of a Produce request, made of pieces: what producers send most is copied once.
+"""The frame of a Produce request, in pieces: what producers send most is copied into the socket and nowhere else.
 
 ``encode_request`` would join each batch, pack the message and put the length before it: three copies of every record.
 """
@@ -11,6 +11,7 @@ from typing import Final
 
 from msgpack import Packer
 
+from protocol.framing import UNCOPIED_BYTES
 from protocol.long_bytes import BIN32
 from protocol.messages.api import ApiKey
 
@@ -27,8 +28,8 @@ def encode_produce_request(
     timeout_ms: int,
     topics: Iterable[TopicPieces],
     transactional_id: str | None = None,
-) -> bytes:
-    """The bytes of a ``ProduceRequest``, length included."""
+) -> list[bytes]:
+    """The bytes of a ``ProduceRequest``, length included, in pieces; in one where to send pieces would take longer."""
     packer = Packer(autoreset=False)
     topics = list(topics)
     pieces: list[bytes] = []
@@ -52,4 +53,5 @@ def encode_produce_request(
             pieces += records
     pieces.append(packer.bytes())
     length = sum(map(len, pieces))
-    return b"".join([length.to_bytes(4, "big"), *pieces])
+    pieces.insert(0, length.to_bytes(4, "big"))
+    return [b"".join(pieces)] if length < UNCOPIED_BYTES else pieces

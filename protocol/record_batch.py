@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
@@ -51,6 +50,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from protocol.checksum import crc32
 from protocol.columns import ColumnFlags, Columns, Headers, encode_column_pieces, timestamp_bounds
 from protocol.compression import Compression, compressed, decompressed
 from protocol.errors import ProtocolError
@@ -178,15 +178,18 @@ class BatchHeader:
 
     def pack(self) -> bytes:
         """The 80 bytes of this header, checksum included."""
+        return self.pack_of(self.producer_id, self.producer_epoch, self.base_sequence, self.attributes)
+
+    def pack_of(self, producer_id: int, producer_epoch: int, base_sequence: int, attributes: int) -> bytes:
+        """``pack`` of the same header but for what a producer calls the batch."""
         packed = bytearray(HEADER_BYTES)
         _HEADER.pack_into(
-            packed, 0, MAGIC, 0, self.length, self.body_crc, self.base_offset, self.leader_epoch, self.attributes, 0,
-            self.producer_id, self.producer_epoch, self.kept_epoch + 1, self.base_sequence, self.base_timestamp,
-            self.max_timestamp,
+            packed, 0, MAGIC, 0, self.length, self.body_crc, self.base_offset, self.leader_epoch, attributes, 0,
+            producer_id, producer_epoch, self.kept_epoch + 1, base_sequence, self.base_timestamp, self.max_timestamp,
             self.record_count, self.last_offset_delta, self.body_length,
             self.durable_gap if self.durable_gap < UNKNOWN_GAP else UNKNOWN_GAP,
         )  # fmt: skip
-        _UINT32.pack_into(packed, _CRC_AT, zlib.crc32(memoryview(packed)[_CRC_START:]))
+        _UINT32.pack_into(packed, _CRC_AT, crc32(memoryview(packed)[_CRC_START:]))
         return bytes(packed)
 
 
@@ -203,7 +206,7 @@ def read_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
     ) = _HEADER.unpack_from(buffer, position)  # fmt: skip
     if magic != MAGIC:
         raise ProtocolError(f"a batch begins with {MAGIC!r}, found {magic!r}")
-    if crc != zlib.crc32(memoryview(buffer)[position + _CRC_START : position + HEADER_BYTES]):
+    if crc != crc32(memoryview(buffer)[position + _CRC_START : position + HEADER_BYTES]):
         raise ProtocolError("the checksum of the batch header does not match: the header is damaged")
     if not HEADER_BYTES <= length <= MAX_BATCH_BYTES or length % 8 or body_length > MAX_BATCH_BYTES:
         raise ProtocolError(f"a batch of {length} bytes with {body_length} bytes of body is outside the bounds")
@@ -220,7 +223,7 @@ def restamped(head: bytes | memoryview, base_offset: int, leader_epoch: int, dur
     packed = bytearray(head[:HEADER_BYTES])
     _OFFSET_AND_EPOCH.pack_into(packed, _OFFSET_AT, base_offset, leader_epoch)
     _UINT32.pack_into(packed, _GAP_AT, durable_gap if durable_gap < UNKNOWN_GAP else UNKNOWN_GAP)
-    _UINT32.pack_into(packed, _CRC_AT, zlib.crc32(memoryview(packed)[_CRC_START:]))
+    _UINT32.pack_into(packed, _CRC_AT, crc32(memoryview(packed)[_CRC_START:]))
     return bytes(packed)
 
 
@@ -237,7 +240,7 @@ def check_body(buffer: bytes | memoryview, position: int, header: BatchHeader) -
     end = position + header.length
     if end > len(buffer):
         raise ProtocolError(f"a batch of {header.length} bytes is cut off after {len(buffer) - position}")
-    if zlib.crc32(memoryview(buffer)[position + HEADER_BYTES : end]) != header.body_crc:
+    if crc32(memoryview(buffer)[position + HEADER_BYTES : end]) != header.body_crc:
         raise ProtocolError(
             f"the checksum of the batch at offset {header.base_offset} does not match: its body is damaged"
         )
@@ -258,16 +261,8 @@ class EncodedBatch(NamedTuple):
         self, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1, transactional: bool = False
     ) -> list[bytes]:
         """The bytes of the batch, under the number that an idempotent producer gives it, perhaps in a transaction."""
-        header = self.header
-        if (producer_id, producer_epoch, base_sequence) != (-1, -1, -1):
-            header = replace(
-                header,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                base_sequence=base_sequence,
-                attributes=header.attributes | _TRANSACTIONAL if transactional else header.attributes,
-            )
-        return [header.pack(), *self.body]
+        attributes = self.header.attributes | _TRANSACTIONAL if transactional else self.header.attributes
+        return [self.header.pack_of(producer_id, producer_epoch, base_sequence, attributes), *self.body]
 
 
 def encode_batch(
@@ -378,7 +373,7 @@ def empty_batch(base_offset: int, last_offset_delta: int, leader_epoch: int = -1
     body = b"".join(pieces)
     header = BatchHeader(
         length=HEADER_BYTES + len(body),
-        body_crc=zlib.crc32(body),
+        body_crc=crc32(body),
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         attributes=0,
@@ -446,7 +441,7 @@ def compression_of_columns(buffer: bytes | memoryview, position: int, header: Ba
 def _crc_of(pieces: list[bytes]) -> int:
     crc = 0
     for piece in pieces:
-        crc = zlib.crc32(piece, crc)
+        crc = crc32(piece, crc)
     return crc
 
 

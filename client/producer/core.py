@@ -317,6 +317,8 @@ class ProducerCore(Generic[BatchT]):
             self._split(queue, leader, filling.room(leader), now)
             return
         filling.add(leader, part, sum(batch.size for batch in part.batches))
+        if filling.has_enough(leader):
+            requests.append(self._request(leader, filling.take(leader), now))
 
     def _request(self, leader: Address, parts: list[PartitionRequest[BatchT]], now: float) -> InFlightRequest[BatchT]:
         for part in parts:

@@ -23,6 +23,9 @@ PARTITION_BYTES: Final = 280
 _REQUEST_BYTES: Final = 512
 """What a request takes beside the client id and its partitions; rounded up."""
 
+ENOUGH_BYTES: Final = 1024 * 1024
+"""A request with so many bytes of batches takes no further partition: its leader is at work while the next is made."""
+
 LeaderT = TypeVar("LeaderT", bound=Hashable)
 ItemT = TypeVar("ItemT")
 
@@ -47,6 +50,7 @@ class RequestFilling(Generic[LeaderT, ItemT]):
         self._most_bytes = most_bytes
         self._items: dict[LeaderT, list[ItemT]] = {}
         self._room: dict[LeaderT, int] = {}
+        self._filled: dict[LeaderT, int] = {}
 
     def holds(self, leader: LeaderT) -> bool:
         """Whether the request to a leader has items."""
@@ -61,11 +65,17 @@ class RequestFilling(Generic[LeaderT, ItemT]):
     def add(self, leader: LeaderT, item: ItemT, size: int) -> None:
         """Puts an item of ``size`` bytes into the request to a leader."""
         self._room[leader] = self.room(leader) - size - PARTITION_BYTES
+        self._filled[leader] = self._filled.get(leader, 0) + size
         self._items.setdefault(leader, []).append(item)
+
+    def has_enough(self, leader: LeaderT) -> bool:
+        """Whether the request to a leader should be sent as it is; see ``ENOUGH_BYTES``."""
+        return self._filled.get(leader, 0) >= ENOUGH_BYTES
 
     def take(self, leader: LeaderT) -> list[ItemT]:
         """The items of the request to a leader, none if it is empty; the next item begins another request."""
         self._room.pop(leader, None)
+        self._filled.pop(leader, None)
         return self._items.pop(leader, [])
 
     def take_all(self) -> list[tuple[LeaderT, list[ItemT]]]:
@@ -73,6 +83,7 @@ class RequestFilling(Generic[LeaderT, ItemT]):
         items = list(self._items.items())
         self._items.clear()
         self._room.clear()
+        self._filled.clear()
         return items
 
 
@@ -96,8 +107,10 @@ class InFlightRequest(Generic[BatchT]):
     left: list[PartitionRequest[BatchT]]
     timeout_s: float
 
-    def encode(self, correlation_id: int, client_id: str, acks: int, transactional_id: str | None = None) -> bytes:
-        """The bytes of the request. To be called when it is sent: from here on its batches may get into the log."""
+    def encode(
+        self, correlation_id: int, client_id: str, acks: int, transactional_id: str | None = None
+    ) -> list[bytes]:
+        """The bytes of the request, in pieces. To be called when it is sent: now its batches may get into the log."""
         by_topic: dict[str, list[tuple[int, list[bytes]]]] = {}
         for each in self.left:
             topic, index = each.queue.partition

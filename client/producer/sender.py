@@ -26,7 +26,7 @@ from client.producer.produce_request import InFlightRequest, answers_of
 from client.producer.producer_id import IdentityFetcher
 from client.producer.sequences import ProducerIdentity
 from client.transport.cluster import Cluster
-from client.transport.connection import ToldExchange
+from client.transport.connection import Frame, ToldExchange
 from client.transport.deadline import Deadline
 from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from protocol.subscription import TopicPartition
@@ -272,7 +272,7 @@ class Sender:
         else:
             self._exchanges[request] = exchange
 
-    def _frame(self, request: Request) -> Callable[[int, str], bytes]:
+    def _frame(self, request: Request) -> Frame:
         return partial(request.encode, acks=self._settings.acks, transactional_id=self._transactional_id)
 
     def _told(self, request: Request, outcome: ProduceResponse | Exception) -> None:

@@ -24,6 +24,8 @@ SILENCE_S: Final = 2.0
 """A request that times out after at least so many seconds without a byte from the daemon ends its connection."""
 
 ResponseT = TypeVar("ResponseT", bound=Response)
+Frame = Callable[[int, str], bytes | list[bytes]]
+"""Makes the bytes of a request, perhaps in pieces, of a correlation id and the client id."""
 
 _SHOWN_BYTES: Final = 40
 """How much of an answer in another protocol is shown."""
@@ -180,7 +182,7 @@ class Connection(asyncio.Protocol):
     async def request_frame(
         self,
         name: str,
-        frame: Callable[[int, str], bytes],
+        frame: Frame,
         response_type: type[ResponseT],
         *,
         timeout_s: float,
@@ -206,7 +208,7 @@ class Connection(asyncio.Protocol):
     async def _request_at_length(
         self,
         name: str,
-        frame: Callable[[int, str], bytes],
+        frame: Frame,
         response_type: type[ResponseT],
         silence_s: float,
         longest_s: float,
@@ -234,7 +236,7 @@ class Connection(asyncio.Protocol):
     def begin(
         self,
         name: str,
-        frame: Callable[[int, str], bytes],
+        frame: Frame,
         response_type: type[ResponseT],
         tell: Callable[[ResponseT | Exception], None],
         *,
@@ -252,7 +254,7 @@ class Connection(asyncio.Protocol):
         self._pending[correlation_id] = (exchange, response_type)
         return exchange
 
-    async def send_only(self, name: str, frame: Callable[[int, str], bytes], *, timeout_s: float) -> None:
+    async def send_only(self, name: str, frame: Frame, *, timeout_s: float) -> None:
         """Sends a request that has no answer (Produce with acks 0); returns when the operating system has all of it.
 
         Raises ``ConnectionLostError`` when the connection breaks before, ``RequestTimedOutError`` after ``timeout_s``
@@ -297,9 +299,7 @@ class Connection(asyncio.Protocol):
         held = self._held
         return any(held.get(correlation_id, 0.0) < now_s for correlation_id in self._pending)
 
-    def _send(
-        self, frame: Callable[[int, str], bytes], response_type: type[ResponseT], held_s: float
-    ) -> Exchange[ResponseT]:
+    def _send(self, frame: Frame, response_type: type[ResponseT], held_s: float) -> Exchange[ResponseT]:
         correlation_id = self._next_correlation_id
         self._write(frame)
         answer: asyncio.Future[ResponseT] = self._loop.create_future()
@@ -315,12 +315,17 @@ class Connection(asyncio.Protocol):
             if exchange.answer.done() and not exchange.answer.cancelled():
                 exchange.answer.exception()  # its caller may have been cancelled in the same turn and asks no more
 
-    def _write(self, frame: Callable[[int, str], bytes]) -> None:
+    def _write(self, frame: Frame) -> None:
         if self._failure is not None or self._transport is None:
             raise ConnectionLostError(f"the connection to {self.peer} is gone: {self._failure}")
         data = frame(self._next_correlation_id, self._client_id)
         self._next_correlation_id += 1
-        self._transport.write(data)
+        if isinstance(data, bytes):
+            self._transport.write(data)
+        elif len(data) == 1:
+            self._transport.write(data[0])
+        else:
+            self._transport.writelines(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

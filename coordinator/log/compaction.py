@@ -24,7 +24,6 @@ when they are empty. Older ones, and those of producers that have been forgotten
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -35,6 +34,7 @@ from coordinator.log.config import UNLIMITED, LogConfig
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.retention import appended_ms, is_as_old_as
 from coordinator.log.segment import Segment
+from protocol.checksum import crc32
 from protocol.columns import ColumnFlags, Columns, Headers, encode_columns
 from protocol.compression import Compression, compressed
 from protocol.errors import ProtocolError
@@ -345,7 +345,7 @@ class BatchRewriter:
                 header = replace(
                     header,
                     length=HEADER_BYTES + len(body),
-                    body_crc=zlib.crc32(body),
+                    body_crc=crc32(body),
                     attributes=body_attributes(flags, compression),
                     base_timestamp=min(timestamps, default=NO_TIMESTAMP),
                     max_timestamp=max(timestamps, default=NO_TIMESTAMP),
@@ -415,7 +415,7 @@ def tail_of(batch: bytes, offset: int) -> bytes:
     tail = replace(
         header,
         length=HEADER_BYTES + len(body),
-        body_crc=zlib.crc32(body),
+        body_crc=crc32(body),
         base_offset=offset,
         attributes=body_attributes(flags, compression) | header.attributes & ~_BODY,
         base_sequence=sequence_after(sequence, skipped) if sequence >= 0 else sequence,

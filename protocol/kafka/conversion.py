@@ -11,11 +11,11 @@ Offsets stay what they are. What is read covers every one of them, where nothing
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from protocol.checksum import crc32
 from protocol.control_batch import decode_control_batch
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.batch import (
@@ -238,7 +238,7 @@ def _columns(view: memoryview, position: int, header: BatchHeader) -> Pieces:
     changed = replace(
         header,
         length=NATIVE_HEADER_BYTES + len(body),
-        body_crc=zlib.crc32(body),
+        body_crc=crc32(body),
         attributes=attributes,
         body_length=len(body),
     )

@@ -1,4 +1,4 @@
-"""The frame that producers make in one copy is the one that any client would send."""
+"""The frame that producers make in pieces is the one that any client would send."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import decode_message
-from protocol.framing import decode_request
+from protocol.framing import UNCOPIED_BYTES, decode_request
 from protocol.messages import ApiKey
 from protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.produce_frame import encode_produce_request
@@ -25,7 +25,7 @@ def test_a_frame_of_pieces_is_read_as_the_request_it_stands_for(
     timeout_ms: int,
     transactional_id: str | None,
 ) -> None:
-    data = encode_produce_request(correlation_id, "me", acks, timeout_ms, topics, transactional_id)
+    (data,) = encode_produce_request(correlation_id, "me", acks, timeout_ms, topics, transactional_id)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     frame = decode_request(data[4:])
     assert frame[:4] == (ApiKey.PRODUCE, 0, correlation_id, "me")
@@ -34,3 +34,13 @@ def test_a_frame_of_pieces_is_read_as_the_request_it_stands_for(
         for name, partitions in topics
     )
     assert decode_message(ProduceRequest, frame.body) == ProduceRequest(transactional_id, acks, timeout_ms, whole)
+
+
+def test_long_batches_are_not_copied_into_a_frame() -> None:
+    long = bytes(UNCOPIED_BYTES)
+    pieces = encode_produce_request(1, "me", -1, 1000, [("t", [(0, [b"head", long]), (1, [long])])])
+    assert [piece is long for piece in pieces].count(True) == 2
+    data = b"".join(pieces)
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    request = decode_message(ProduceRequest, decode_request(data[4:]).body)
+    assert [each.records for each in request.topic_data[0].partition_data] == [b"head" + long, long]

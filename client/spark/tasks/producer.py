@@ -216,7 +216,7 @@ class TaskProducer:
         try:
             connection = self._cluster.connection(request.leader, until)
             frame = request.encode(connection.next_correlation_id, connection.client_id, _ALL, self._transactional_id)
-            correlation_id = connection.send_frame(frame, ProduceResponse, until)
+            correlation_id = connection.send_frame(b"".join(frame), ProduceResponse, until)
         except CohortError as error:
             self._core.lost(request, error, self._clock.now())
         else:

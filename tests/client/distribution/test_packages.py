@@ -23,6 +23,7 @@ OTHERS = [f"3.{minor}" for minor in MINORS if minor != sys.version_info.minor]
 
 EXTRAS = {
     "zstd": "from protocol.compression import compressed; assert compressed(b'tea', 'zstd')",
+    "isal": "import isal.isal_zlib; from protocol.checksum import crc32; assert crc32 is isal.isal_zlib.crc32",
     "kafka": "import coordinator.kafka.port, cramjam; from protocol.kafka.batch import crc32c; crc32c(b'tea')",
     "etcd": "import coordinator.metadata.etcd.store",
     "cluster": "import coordinator.metadata.etcd.store",

@@ -20,6 +20,7 @@ from client.producer.config import SenderSettings
 from client.producer.partition_queue import PartitionQueues
 from client.producer.sender import Sender
 from client.producer.sequences import ProducerIdentity
+from client.transport.connection import Frame
 from client.transport.metadata import Topology
 from client.transport.retry import Backoff
 from client.types.records import RecordMetadata
@@ -182,7 +183,7 @@ class ModelConnection:
         self._cluster = cluster
 
     async def request_frame(
-        self, name: str, frame: Callable[[int, str], bytes], response_type: type[ProduceResponse], *, timeout_s: float
+        self, name: str, frame: Frame, response_type: type[ProduceResponse], *, timeout_s: float
     ) -> ProduceResponse:
         try:
             async with asyncio.timeout(timeout_s):
@@ -193,7 +194,7 @@ class ModelConnection:
     def begin(
         self,
         name: str,
-        frame: Callable[[int, str], bytes],
+        frame: Frame,
         response_type: type[ProduceResponse],
         tell: Callable[[ProduceResponse | Exception], None],
         *,
@@ -218,10 +219,11 @@ class ModelConnection:
     def _silent(self) -> CohortError:
         return ConnectionLostError("silent") if self._cluster.happens(0.5) else RequestTimedOutError("no answer")
 
-    def _send(self, frame: Callable[[int, str], bytes]) -> asyncio.Future[ProduceResponse]:
+    def _send(self, frame: Frame) -> asyncio.Future[ProduceResponse]:
         cluster = self._cluster
         happens, random, trouble, loop = cluster.happens, cluster.random, cluster.daemon.trouble, cluster.loop
-        data = frame(1, "p")
+        pieces = frame(1, "p")
+        data = pieces if isinstance(pieces, bytes) else b"".join(pieces)
         future: asyncio.Future[ProduceResponse] = loop.create_future()
         incarnation = cluster.daemon.incarnation
         answered = not happens(trouble.answer_lost)

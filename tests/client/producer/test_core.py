@@ -23,7 +23,7 @@ from client.producer.batch import Batch, Place
 from client.producer.config import SenderSettings
 from client.producer.core import ProducerCore
 from client.producer.partition_queue import PartitionQueues
-from client.producer.produce_request import InFlightRequest
+from client.producer.produce_request import ENOUGH_BYTES, InFlightRequest
 from client.producer.sequences import BatchSequence, ProducerIdentity
 from client.transport.metadata import Address, Topology
 from protocol.codec import decode_message
@@ -132,7 +132,8 @@ def test_a_request_carries_the_batches_of_all_partitions_and_each_learns_its_off
     driver.add(5, partition=ONE)
     request = driver.sent()
     assert counts(request) == [[3, 4], [5]]
-    decoded = decode_message(ProduceRequest, decode_request(request.encode(9, "d", -1)[4:]).body)
+    (frame,) = request.encode(9, "d", -1)
+    decoded = decode_message(ProduceRequest, decode_request(frame[4:]).body)
     assert [(data.index, data.records) for data in decoded.topic_data[0].partition_data] == [(0, b"34"), (1, b"5")]
     assert not driver.answer(request, offset=10)
     assert driver.stored == [(3, 10), (4, 13), (5, 10)]
@@ -147,6 +148,16 @@ def test_requests_are_cut_by_what_the_program_and_the_node_allow() -> None:
     narrow = Driver(node_takes=512 + 1 + 700)
     narrow.add(6, 2)
     assert counts(narrow.sent()) == [[6]]
+
+
+def test_a_request_that_has_enough_leaves_so_that_the_node_is_at_work_while_the_next_is_made() -> None:
+    driver = Driver({"max_request_bytes": 10 * ENOUGH_BYTES, "max_in_flight": 2})
+    each = ENOUGH_BYTES // 200 + 1  # records of 100 bytes: half of what is enough
+    driver.add(each, each, partition=ZERO)
+    driver.add(each, partition=ONE)
+    assert [counts(request) for request in driver.core.drain(0.0)] == [[[each, each]], [[each]]]
+    driver.add(each, each, partition=ZERO)
+    assert driver.core.drain(0.0) == []  # two are in flight, and no more may be
 
 
 def test_a_batch_that_no_request_can_carry_is_halved_and_a_single_record_fails() -> None:

@@ -77,7 +77,7 @@ def test_the_frame_names_the_transactional_id_and_each_batch_its_transaction() -
     queues.add(queue, batch)
     part = queues.take(queue, 1000, 0.0)
     assert part is not None
-    frame = InFlightRequest(NODE, [part], 1.0).encode(1, "p", -1, "id")
+    (frame,) = InFlightRequest(NODE, [part], 1.0).encode(1, "p", -1, "id")
     request = decode_message(ProduceRequest, decode_request(frame[4:]).body)
     assert request.transactional_id == "id"
     ((_, header),) = iter_batches(request.topic_data[0].partition_data[0].records)

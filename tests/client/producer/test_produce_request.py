@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.producer.produce_request import RequestFilling
+from client.producer.produce_request import ENOUGH_BYTES, RequestFilling
 from protocol.limits import max_request_elements
 from protocol.messages import ApiKey
 
@@ -47,3 +47,17 @@ def test_a_request_has_no_more_partitions_than_a_daemon_takes() -> None:
         requests.add(0, number, 1)
     assert most - 10 < len(requests.take(0)) < most
     assert requests.room(0) == most * 1000
+
+
+def test_a_request_has_enough_of_one_mebibyte_and_the_next_begins_empty() -> None:
+    requests = RequestFilling[int, int](lambda leader: 8 * ENOUGH_BYTES)
+    requests.add(0, 1, ENOUGH_BYTES - 1)
+    assert not requests.has_enough(0)
+    requests.add(0, 2, 1)
+    assert requests.has_enough(0)
+    assert not requests.has_enough(1)
+    assert requests.take(0) == [1, 2]
+    assert not requests.has_enough(0)
+    requests.add(0, 3, 2 * ENOUGH_BYTES)
+    assert requests.take_all() == [(0, [3])]
+    assert not requests.has_enough(0)

@@ -105,7 +105,8 @@ class RawProducer:
         """Sends a request; returns its number."""
         number = next(self._numbers)
         pieces = [(index, [records]) for index, records in partitions]
-        self._writer.write(encode_produce_request(number, "c", acks, timeout_ms, [(topic, pieces)], transactional_id))
+        frame = encode_produce_request(number, "c", acks, timeout_ms, [(topic, pieces)], transactional_id)
+        self._writer.writelines(frame)
         return number
 
     async def answer(self, number: int) -> list[PartitionProduceResponse]:
