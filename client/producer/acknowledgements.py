@@ -188,6 +188,14 @@ def deliver(
     """
     topic, index = partition
     position = 0
+    if BatchSlice not in set(map(type, waiters)):  # futures, one a record
+        offsets = repeat(-1) if base_offset < 0 else range(base_offset, base_offset + len(waiters))
+        times = timestamps_ms if log_append_time_ms < 0 else repeat(log_append_time_ms)
+        fields = zip(repeat(topic), repeat(index), offsets, times)
+        for future, row in zip(waiters, map(_new_row, repeat(RecordMetadata), fields)):
+            if not future.done():
+                future.set_result(row)
+        return
     for waiter in waiters:
         offset = base_offset + position if base_offset >= 0 else -1
         if isinstance(waiter, BatchSlice):

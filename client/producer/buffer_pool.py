@@ -15,11 +15,13 @@ class BufferPool:
     cancelled waiter goes back to the budget.
     """
 
-    __slots__ = ("_closed", "_resuming", "_used", "_waiting", "capacity")
+    __slots__ = ("_closed", "_limit", "_resuming", "_used", "_waiting", "capacity")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._used = 0
+        self._limit = capacity
+        """Up to which a call may reserve at once: -1 while others come before it, and of a pool that is closed."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._resuming = 0  # waiters that were granted room and have not run since
         self._closed = False
@@ -40,9 +42,10 @@ class BufferPool:
         A call that was let in but has not run yet came before: records are queued in the order of the calls. A closed pool
         has no room.
         """
-        if self._waiting or self._resuming or self._closed or self._used + size > self.capacity:
+        used = self._used + size
+        if used > self._limit:
             return False
-        self._used += size
+        self._used = used
         return True
 
     async def reserve(self, size: int) -> None:
@@ -59,6 +62,7 @@ class BufferPool:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, granted)
         self._waiting.append(entry)
+        self._limit = -1
         try:
             await granted
         except asyncio.CancelledError:
@@ -79,6 +83,7 @@ class BufferPool:
     def close(self, reason: str) -> None:
         """Fails every call that waits with ``ClosedError(reason)``; from now on none waits."""
         self._closed = True
+        self._limit = -1
         waiting, self._waiting = self._waiting, deque()
         for _, granted in waiting:
             if not granted.done():
@@ -90,6 +95,10 @@ class BufferPool:
             self._admit()  # a smaller reservation behind this one may fit now
 
     def _admit(self) -> None:
+        self._grant()
+        self._limit = -1 if self._waiting or self._resuming or self._closed else self.capacity
+
+    def _grant(self) -> None:
         while self._waiting:
             size, granted = self._waiting[0]
             if not granted.done():

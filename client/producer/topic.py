@@ -114,8 +114,13 @@ class ProducedTopic:
                 return self._checked_choice(chosen)
         if key is not None:
             return self.keys[key]
-        partition = self.sticky_partition(size)
-        self.sticky.produced(size)
+        sticky = self.sticky
+        batch = self.queues[sticky.current].open
+        if batch is None or batch.size + size > self._batch_size:
+            partition = sticky.partition_for_next(is_full=True)
+        else:  # as most records find it
+            partition = sticky.current
+        sticky.produced(size)
         return partition
 
     def sticky_partition(self, size: int) -> int:
