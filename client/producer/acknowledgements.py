@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, cast
 
 from client.errors import CohortError
 from client.garbage import without_garbage_collection
@@ -192,7 +192,8 @@ def deliver(
         offsets = repeat(-1) if base_offset < 0 else range(base_offset, base_offset + len(waiters))
         times = timestamps_ms if log_append_time_ms < 0 else repeat(log_append_time_ms)
         fields = zip(repeat(topic), repeat(index), offsets, times)
-        for future, row in zip(waiters, map(_new_row, repeat(RecordMetadata), fields)):
+        futures = cast("Sequence[RecordFuture]", waiters)
+        for future, row in zip(futures, map(_new_row, repeat(RecordMetadata), fields), strict=False):
             if not future.done():
                 future.set_result(row)
         return
