@@ -46,6 +46,7 @@ from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers import handlers
 from coordinator.server.listener import ConnectionLimits, Listener, native_port
 from coordinator.server.node import Node
+from coordinator.server.repeated_heartbeats import RepeatedHeartbeats
 from coordinator.server.request_meter import KafkaRequestMeter, RequestMeter
 from coordinator.transaction_coordinator import TransactionCoordinator
 from coordinator.transactions.config import TransactionConfig
@@ -310,7 +311,8 @@ class Daemon:
             meter, for_kafka = RequestMeter("native", now), KafkaRequestMeter("kafka", now)
             self._meters = [meter, for_kafka]
         handle = Dispatcher(handler_of if meter is None else meter.timing(handler_of)).handle
-        port = native_port(handle, limits.max_frame_bytes, meter=meter)
+        heartbeats = RepeatedHeartbeats(node.groups, meter)
+        port = native_port(handle, limits.max_frame_bytes, meter=meter, heartbeats=heartbeats)
         kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of, self._origins.new_id, for_kafka)
         self._listener = Listener(limits, node.groups.close_connection, self._tasks.hurry)
         await node.groups.start()

@@ -69,6 +69,10 @@ class PendingReplies:
         else:
             self.send(self.open(asker), response)
 
+    def may_answer(self, about: Hashable) -> bool:
+        """Whether a request about this may be answered at once without a token; if so it counts as answered."""
+        return self._fair_queue.try_acquire(about)
+
     def send_all(self, given: list[Given]) -> None:
         """Sends the answers of one decision, which are about one thing, in their order; many are made as they leave."""
         if len(given) <= _AT_ONCE:

@@ -32,12 +32,12 @@ from coordinator.runtime.effects import (
     TimerName,
 )
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
-from coordinator.runtime.pending_replies import Asker, PendingReplies
+from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.record_batches import batches_of, replay_log
 from coordinator.runtime.timers import CoordinatorTimers, ShardTimers
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
-from protocol.messages import Request, Response
+from protocol.messages import Request
 from protocol.record_batch import encode_in_pieces
 
 log = get_logger()
@@ -295,18 +295,16 @@ class CoordinatorShard(Generic[AnyCore]):
                 message = self._obstacle
             self._replies.send(context.token, core.refusal(request, code, message))
 
-    def at_once(self, decide: MovesTimers[AnyCore], asker: Asker, software: str, response: Response) -> bool:
-        """Answers what does no more than move timers with ``response``, unless that would have to wait for the disk."""
+    def move_timers(self, decide: MovesTimers[AnyCore], request: Any, software: str) -> bool:
+        """Decides what only moves timers. Else, or if its answer would have to wait, or after a fault: False, submit it."""
+        moved = None
         try:
-            moved = decide(self.core, asker.request, software, self._now().ms) if self.at_rest else None
-            if moved is None:
-                return False
-            self._timers.change(moved)
+            if self.at_rest and (moved := decide(self.core, request, software, self._now().ms)) is not None:
+                self._timers.change(moved)
         except Exception as error:
-            self._on_fault(error, [self._replies.open(asker)])
-        else:
-            self._replies.answer(asker, response)
-        return True
+            self._on_fault(error)
+            return False
+        return moved is not None
 
     @property
     def at_rest(self) -> bool:

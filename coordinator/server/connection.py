@@ -53,6 +53,8 @@ class Port(Generic[CallT]):
     """Counts its requests; None where that is not asked for. ``handle`` notes when a call that is timed begins."""
     on_closed: Callable[[int], object] = lambda number: None
     """Called with the number of each of its connections that has ended."""
+    answer_repeated: Callable[[Connection, bytes], bool] | None = None
+    """Answers what came if it is one request that is like the last and is answered at once; False for all else."""
 
 
 class ConnectionOwner(Protocol):
@@ -102,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._handle = port.handle
         self._on_closed = port.on_closed
+        self._answer_repeated = port.answer_repeated
         self.meter = port.meter
         self.received = 0
         """Bytes that came from the client."""
@@ -171,6 +174,8 @@ class Connection(asyncio.Protocol):
         """Called by the loop."""
         self.heard_at_sweep = sweep = self._listener.sweep
         self.received += len(data)
+        if self._answer_repeated is not None and self._answer_repeated(self, data):
+            return
         wire = self.wire
         malformed = ""  # not the error, which knows this call of the function: a circle
         try:

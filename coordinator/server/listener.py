@@ -14,6 +14,7 @@ from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.connection import Connection, Handle, Port
 from coordinator.server.dispatch import WireCall
 from coordinator.server.native_codec import CLIENT_PORT, NativeCodec, Spoken
+from coordinator.server.repeated_heartbeats import RepeatedHeartbeats
 from coordinator.server.request_meter import RequestMeter
 from coordinator.server.unread_answers import SlowReaders, UnreadAnswers
 
@@ -50,9 +51,14 @@ def native_port(
     max_frame_bytes: int,
     spoken: Spoken = CLIENT_PORT,
     meter: RequestMeter | None = None,
+    heartbeats: RepeatedHeartbeats | None = None,
 ) -> Port[WireCall]:
-    """A port that speaks Cohort's own protocol; ``spoken`` are the requests that it knows, ``meter`` counts them."""
-    return Port(lambda: NativeCodec(max_frame_bytes, spoken), WireCall, handle, meter)
+    """A port that speaks Cohort's own protocol; ``spoken`` are the requests that it knows, ``meter`` counts them.
+
+    ``heartbeats`` answers those that are like the last of their connection.
+    """
+    answer_repeated = None if heartbeats is None else heartbeats.answer
+    return Port(lambda: NativeCodec(max_frame_bytes, spoken), WireCall, handle, meter, answer_repeated=answer_repeated)
 
 
 class Listener:

@@ -99,7 +99,16 @@ _SHORT_INTEGERS: Final = 0x80
 _INTEGERS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4}
 """The bytes of an unsigned integer that follow this one."""
 
+_FRAMED_HEARTBEAT: Final = slice(LENGTH_BYTES, LENGTH_BYTES + 2)
+_VERSION_AT: Final = LENGTH_BYTES + 2
+_CORRELATION_ID_AT: Final = LENGTH_BYTES + 3
+
 _CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
+
+
+def carried_on(correlation_id: int) -> bytes:
+    """``CARRY_ON`` as the answer to a request, length included."""
+    return packed_response_head(correlation_id, len(_CARRY_ON_PACKED)) + _CARRY_ON_PACKED
 
 
 class NativeCodec:
@@ -116,7 +125,7 @@ class NativeCodec:
         self.feed = reader.feed
         self._last_rest: Payload = b""
         self._last_frame: RequestFrame | None = None
-        self._last_request: Request | None = None
+        self._last_request: HeartbeatRequest | None = None
         """The last heartbeat. The next one of the same member differs in its correlation id only."""
 
     @property
@@ -165,6 +174,37 @@ class NativeCodec:
         self._last_rest, self._last_frame, self._last_request = rest, frame, None
         return frame
 
+    def repeated(self, data: bytes) -> int:
+        """The correlation id of ``data`` if it is one whole frame with the ``last_heartbeat`` again, else -1.
+
+        For a connection that has nothing of a frame yet. -1 as well for what only a closer look can tell.
+        """
+        last, rest = self._last_frame, self._last_rest
+        if self._last_request is None or last is None or not data.endswith(rest):
+            return -1
+        end = len(data) - len(rest)
+        size = end - _CORRELATION_ID_AT - 1
+        if size < 0 or data[_FRAMED_HEARTBEAT] != _HEARTBEAT or data[_VERSION_AT] != last.api_version:
+            return -1
+        if int.from_bytes(data[:LENGTH_BYTES]) != len(data) - LENGTH_BYTES:
+            return -1
+        code = data[_CORRELATION_ID_AT]
+        if code < _SHORT_INTEGERS:
+            return -1 if size else code
+        return int.from_bytes(data[_CORRELATION_ID_AT + 1 : end]) if _INTEGERS.get(code) == size else -1
+
+    @property
+    def last_heartbeat(self) -> HeartbeatRequest:
+        """What ``repeated`` has found again."""
+        assert self._last_request is not None, "there was one"
+        return self._last_request
+
+    @property
+    def last_client_id(self) -> str:
+        """The client id that came with it."""
+        assert self._last_frame is not None, "there was one"
+        return self._last_frame.client_id
+
     def request(self, frame: RequestFrame) -> Request:
         """See ``Codec``."""
         last = self._last_frame
@@ -178,7 +218,7 @@ class NativeCodec:
             request: Request = decode_message(kind, frame.body)
         except ProtocolError as error:
             raise MalformedRequestError(frame.correlation_id, str(error)) from error
-        if is_last and len(frame.body) <= _HEARTBEAT_FIELDS:
+        if is_last and len(frame.body) <= _HEARTBEAT_FIELDS and isinstance(request, HeartbeatRequest):
             self._last_frame, self._last_request = last, request
         return request
 
@@ -208,7 +248,7 @@ class NativeCodec:
     def encode(self, correlation_id: int, request: Request, response: Response) -> list[bytes]:
         """See ``Codec``. Records of an answer are not copied where they are long."""
         if response is CARRY_ON:
-            return [packed_response_head(correlation_id, len(_CARRY_ON_PACKED)) + _CARRY_ON_PACKED]
+            return [carried_on(correlation_id)]
         body = encode_message(response)
         if isinstance(response, _WITH_RECORDS) and _has_long_records(response):
             pieces = encode_response_in_pieces(correlation_id, body)

@@ -46,7 +46,7 @@ class _ByKind(dict[type, ApiCounts]):
 class RequestMeter:
     """Counts the requests that were answered on a port. ``now`` is a clock in seconds, ``port`` a name for the port."""
 
-    __slots__ = ("_counts", "carried_on", "names", "now", "port", "sampled")
+    __slots__ = ("_counts", "carried_on", "names", "now", "port", "sampled", "until_sample")
 
     def __init__(self, port: str, now: Callable[[], float]) -> None:
         self.port = port
@@ -55,6 +55,8 @@ class RequestMeter:
         """Of error codes that only this port tells, and ``ErrorCode`` does not have."""
         self.carried_on = 0
         """Heartbeats that were answered with ``CARRY_ON``; counted where it is sent, in place of ``answered``."""
+        self.until_sample = 1
+        """How many heartbeats there are up to the next that is timed, that one included."""
         self.sampled: Any = None
         """The heartbeat under way that is timed; where it is answered with ``CARRY_ON``, ``end_sample`` is called."""
         self._counts = _ByKind()
@@ -106,13 +108,10 @@ class RequestMeter:
                 counts.errors[each] += count
 
     def _sampling(self, handle: Handler) -> Handler:
-        left = 1
-
         def begin(call: Any) -> StepsLeft:
-            nonlocal left
-            left -= 1
-            if not left:
-                left = SAMPLED
+            self.until_sample -= 1
+            if not self.until_sample:
+                self.until_sample = SAMPLED
                 # One at a time; one whose client has gone has no answer, and is given up.
                 if self.sampled is None or not self.sampled.open:
                     call.begun_s = self.now()

@@ -16,11 +16,14 @@ from protocol.messages.groups import CARRY_ON, HeartbeatRequest
 
 def handler(node: Node) -> Handler:
     """``coordinator/groups/session.py`` decides it: what most of them come to, which is little, at once."""
-    shard_of, renewed, decide = node.groups.shard, GroupCore.renewed, to_group_shard(node.groups)
+    shard_of, answer, decide = node.groups.shard, node.groups.replies.answer, to_group_shard(node.groups)
 
     def handle(call: Call) -> None:
-        shard = shard_of(cast("HeartbeatRequest", call.request).group_id)
-        if shard is None or not shard.at_once(renewed, call, call.connection.software, CARRY_ON):
+        request = cast("HeartbeatRequest", call.request)
+        shard = shard_of(request.group_id)
+        if shard is not None and shard.move_timers(GroupCore.renewed, request, call.connection.software):
+            answer(call, CARRY_ON)
+        else:
             decide(call)
 
     return handle

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -335,6 +336,38 @@ def test_a_heartbeat_like_the_last_one_is_decoded_as_if_it_were_the_first(payloa
     codec = NativeCodec(MAX_FRAME_BYTES)
     for payload in payloads:
         assert decoded(codec, payload) == decoded(NativeCodec(MAX_FRAME_BYTES), payload)
+
+
+@given(st.lists(heartbeats(), min_size=1, max_size=6), heartbeats(), st.integers(0, 3), st.integers(0, 3))
+def test_what_repeats_the_last_heartbeat_is_one_whole_frame_that_is_decoded_to_the_same_request(
+    before: list[bytes], payload: bytes, missing: int, surplus: int
+) -> None:
+    codec = NativeCodec(MAX_FRAME_BYTES)
+    last: Request | None = None
+    for each in [*before, payload]:
+        with suppress(ProtocolError, RequestRefusedError):
+            decoded = codec.request(codec.envelope(each))
+            last = decoded if isinstance(decoded, HeartbeatRequest) else last
+    data = (len(payload).to_bytes(4, "big") + payload)[: len(payload) + 4 - missing] + bytes(surplus)
+    correlation_id = codec.repeated(data)
+    fresh = NativeCodec(MAX_FRAME_BYTES)
+    if correlation_id >= 0:
+        assert missing == surplus == 0
+        envelope = fresh.envelope(payload)
+        assert envelope.correlation_id == correlation_id
+        assert fresh.request(envelope) == last == codec.last_heartbeat
+        assert envelope.client_id == codec.last_client_id
+
+
+def test_a_heartbeat_is_repeated_with_any_correlation_id_but_the_longest() -> None:
+    codec = NativeCodec(MAX_FRAME_BYTES)
+    assert codec.repeated(frame(BEAT, 1)) == -1, "there is none before"
+    codec.request(codec.envelope(frame(BEAT, 1)[4:]))
+    for number in (0, 1, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1):
+        assert codec.repeated(frame(BEAT, number)) == number
+    assert codec.repeated(frame(BEAT, 2**32)) == -1
+    assert codec.repeated(frame(BEAT, 1)[:-1]) == codec.repeated(frame(BEAT, 1) * 2) == codec.repeated(b"") == -1
+    assert codec.repeated(frame(replace(BEAT, generation_id=77), 1)) == -1
 
 
 def test_the_heartbeats_of_a_member_are_one_object() -> None:
