@@ -31,6 +31,7 @@ from client.bench.produce import UNDER_WAY, send_many_seconds, send_seconds
 from client.bench.raw_group import form_group
 from client.bench.records import TOPIC, checksum_seconds, future_seconds, pieces, slice_seconds, socket_seconds, values
 from client.bench.transactions import SYNCS_OF_A_TRANSACTION
+from client.bench.workers import form_groups
 from client.cli.failure import CommandError
 from client.cli.output import table
 from client.cli.processes import ServerProcess, daemon
@@ -46,6 +47,11 @@ _SMALL, _LARGE = 100, 1024
 _QUIET: Final = ("--log-level", "error")
 
 _Measure = Callable[[], Awaitable[float]]
+_Asked = Mapping[str, Sequence[Exchange]]
+"""What each address is asked over and over, over a connection for each exchange."""
+_WORKERS: Final = 2
+_GROUP: Final = 5
+"""Members of each of the groups that are spread over workers: a group has one coordinator, whatever runs beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
         raise Skipped(f"it runs Kafka's clients against a Kafka: pip install {missing}")
     peer = Peer(await running_kafka(BENCH, setting.kafka.bootstrap))
     try:
-        for measured in (_heartbeats, _commits, _latency, _produced_and_read, _large_produced, _members, _transactions):
+        for measured in _ROWS:
             for row in await measured(setting, peer):
                 yield row.figure()
     finally:
@@ -179,23 +185,21 @@ def _rounds(setting: Setting) -> int:
     return 1 if setting.quick else 3
 
 
-async def _loaded(
-    setting: Setting, kafka: tuple[str, Sequence[Exchange]], cohort: tuple[str, Sequence[Exchange]]
-) -> tuple[list[float], list[float]]:
+async def _loaded(setting: Setting, kafka: _Asked, cohort: _Asked) -> tuple[list[float], list[float]]:
     """Answers a second of both to the same load generator, after both have run warm."""
     warm_s, seconds = (0.1, 0.3) if setting.quick else (15.0, 5.0)
-    loads = [await Load.connect(address, exchanges) for address, exchanges in (kafka, cohort)]
+    loads = [[await Load.connect(*each) for each in asked.items()] for asked in (kafka, cohort)]
     try:
-        for load in loads:
-            await load.round(warm_s)
-
-        async def rate(load: Load) -> float:
-            return (await load.round(seconds)).rate
-
-        return await _alternately(_rounds(setting), lambda: rate(loads[0]), lambda: rate(loads[1]))
+        for some in loads:
+            await _rate(some, warm_s)
+        return await _alternately(_rounds(setting), lambda: _rate(loads[0], seconds), lambda: _rate(loads[1], seconds))
     finally:
-        for load in loads:
+        for load in (*loads[0], *loads[1]):
             load.close()
+
+
+async def _rate(loads: Sequence[Load], seconds: float) -> float:
+    return sum(done.rate for done in await asyncio.gather(*(load.round(seconds) for load in loads)))
 
 
 async def _heartbeats(setting: Setting, peer: Peer) -> list[Row]:
@@ -206,7 +210,7 @@ async def _heartbeats(setting: Setting, peer: Peer) -> list[Row]:
         daemon(setting.directory / "heartbeats", *_QUIET) as server,
     ):
         ours = [heartbeats.exchange_of(each) for each in await form_group(server.address, "heartbeats", size)]
-        kafka, cohort = await _loaded(setting, (peer.servers, theirs), (server.address, ours))
+        kafka, cohort = await _loaded(setting, {peer.servers: theirs}, {server.address: ours})
         echoed = await Load.connect(echo.address, [Exchange(each.request, each.request) for each in ours])
         try:
             floor = (await echoed.round(0.3 if setting.quick else 3.0)).rate
@@ -228,13 +232,57 @@ async def _commits(setting: Setting, peer: Peer) -> list[Row]:
                 await admin.create_topics({commits.TOPIC: size})
             joined = await form_group(server.address, "commits", size)
             ours = [commits.exchange_of(member, number) for number, member in enumerate(joined)]
-            kafka, cohort = await _loaded(setting, (peer.servers, theirs), (server.address, ours))
+            kafka, cohort = await _loaded(setting, {peer.servers: theirs}, {server.address: ours})
     finally:
         await peer.unflush([_OFFSETS])
     floor = size * await _syncs(setting, size * 150)
     name = f"fdatasync alone, {size} commits at a time"
     params = {"connections": size, "kafka_flushes": flushes}
     return [Row("commits_flushed_per_s", "1/s", kafka, cohort, floor, name, 2.0, params=params)]
+
+
+async def _workers(setting: Setting, peer: Peer) -> list[Row]:
+    """Heartbeats and commits of as many connections, of several groups: those of one are with one process of Cohort's.
+
+    A broker uses all cores with its threads, ``cohortd --workers`` with its processes.
+    """
+    size = heartbeats.CONNECTIONS
+    groups = size // _GROUP
+    topic = await peer.create("commits-of-groups", size, flush=False)
+    theirs = [
+        member
+        for number in range(groups)
+        for member in await form_kafka_group(peer.servers, peer.name(f"group-{number}"), _GROUP)
+    ]
+    beats = {peer.servers: [heartbeat_exchange(member) for member in theirs]}
+    commit = {peer.servers: [commit_exchange(member, topic, number) for number, member in enumerate(theirs)]}
+    async with daemon(setting.directory / "workers", "--workers", str(_WORKERS), *_QUIET) as server:
+        async with Admin(bootstrap_servers=server.address) as admin:
+            await admin.create_topics({commits.TOPIC: size})
+        ours = await form_groups(server.address, groups, _GROUP)
+        beating = await _loaded(
+            setting, beats, {worker: list(map(heartbeats.exchange_of, some)) for worker, some in ours.items()}
+        )
+        numbers = iter(range(size))
+        asked = {
+            worker: [commits.exchange_of(member, next(numbers)) for member in some] for worker, some in ours.items()
+        }
+        flushes = await peer.flush([_OFFSETS])
+        try:
+            committing = await _loaded(setting, commit, asked)
+        finally:
+            await peer.unflush([_OFFSETS])
+    params = {"connections": size, "groups": groups, "workers": _WORKERS}
+    return [
+        Row("heartbeats_of_groups_per_s_by_workers", "1/s", *beating, target=1.3, params=params),
+        Row(
+            "commits_of_groups_flushed_per_s_by_workers",
+            "1/s",
+            *committing,
+            target=2.0,
+            params={**params, "kafka_flushes": flushes},
+        ),
+    ]
 
 
 async def _latency(setting: Setting, peer: Peer) -> list[Row]:
@@ -425,3 +473,15 @@ async def _transact(address: str, count: int) -> float:
 
 async def _syncs(setting: Setting, size: int) -> float:
     return await asyncio.to_thread(syncs_per_second, setting.directory, size, 0.05 if setting.quick else 1.0)
+
+
+_ROWS: Final[Sequence[Callable[[Setting, Peer], Awaitable[list[Row]]]]] = (
+    _heartbeats,
+    _commits,
+    _workers,
+    _latency,
+    _produced_and_read,
+    _large_produced,
+    _members,
+    _transactions,
+)

@@ -19,7 +19,7 @@ from typing import Final
 from client.bench.closed_loop import Exchange, Load
 from client.bench.figures import Figure, Setting
 from client.bench.heartbeats import exchange_of
-from client.bench.raw_group import form_group
+from client.bench.raw_group import RawMember, form_group
 from client.bench.requests import TIMEOUT_S, connect, find_coordinator
 from client.cli.processes import ServerProcess, cpu_s, daemon
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
@@ -77,15 +77,21 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
 
 async def _groups(address: str, stack: AsyncExitStack) -> list[Load]:
     """Connections of all members, to the worker that coordinates their group."""
-    by_worker: dict[str, list[Exchange]] = {}
-    for number in range(_GROUPS):
-        group = f"group-{number}"
-        worker = await _coordinator(address, group)
-        by_worker.setdefault(worker, []).extend(map(exchange_of, await form_group(worker, group, _MEMBERS)))
-    loads = [await Load.connect(worker, exchanges) for worker, exchanges in by_worker.items()]
+    by_worker = await form_groups(address, _GROUPS, _MEMBERS)
+    loads = [await Load.connect(worker, list(map(exchange_of, members))) for worker, members in by_worker.items()]
     for load in loads:
         stack.callback(load.close)
     return loads
+
+
+async def form_groups(address: str, groups: int, size: int) -> dict[str, list[RawMember]]:
+    """Groups of ``size`` members each: all members, by the address of the worker that coordinates their group."""
+    by_worker: dict[str, list[RawMember]] = {}
+    for number in range(groups):
+        group = f"group-{number}"
+        worker = await _coordinator(address, group)
+        by_worker.setdefault(worker, []).extend(await form_group(worker, group, size))
+    return by_worker
 
 
 async def _coordinator(address: str, group: str) -> str:

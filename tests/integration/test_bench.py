@@ -115,6 +115,8 @@ AGAINST = {
     *(
         "heartbeats_per_s",
         "commits_flushed_per_s",
+        "heartbeats_of_groups_per_s_by_workers",
+        "commits_of_groups_flushed_per_s_by_workers",
         "send_flushed_p50_ms_vs_confluent",
         "send_flushed_p50_ms_vs_aiokafka",
     ),
