@@ -191,6 +191,8 @@ def _message_decoder(message_type: type) -> _Decoder:
     hints = typing.get_type_hints(message_type, include_extras=True)
     fields = dataclasses.fields(message_type)
     names = [field.name for field in fields]
+    if "__slots__" not in vars(message_type) or hasattr(message_type, "__post_init__"):
+        raise TypeError(f"{message_type.__name__}: a message is a dataclass with slots=True and without __post_init__")
     decoders = [_decoder_of(hints[name]) for name in names]
     defaults = [field.default for field in fields]
     required = sum(default is dataclasses.MISSING for default in defaults)

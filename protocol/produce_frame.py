@@ -1,4 +1,4 @@
-"""The frame of a Produce request, in pieces: what producers send most is copied into the socket and nowhere else.
+"""The frame of a Produce request, in pieces: the long ones, which are the records, are not copied into it.
 
 ``encode_request`` would join each batch, pack the message and put the length before it: three copies of every record.
 """
@@ -29,7 +29,10 @@ def encode_produce_request(
     topics: Iterable[TopicPieces],
     transactional_id: str | None = None,
 ) -> list[bytes]:
-    """The bytes of a ``ProduceRequest``, length included, in pieces; in one where to send pieces would take longer."""
+    """The bytes of a ``ProduceRequest``, length included, in pieces of which none is empty.
+
+    What is shorter than ``UNCOPIED_BYTES`` is joined with what comes before and behind it, as each piece costs to be sent.
+    """
     packer = Packer(autoreset=False)
     topics = list(topics)
     pieces: list[bytes] = []
@@ -53,5 +56,20 @@ def encode_produce_request(
             pieces += records
     pieces.append(packer.bytes())
     length = sum(map(len, pieces))
-    pieces.insert(0, length.to_bytes(4, "big"))
-    return [b"".join(pieces)] if length < UNCOPIED_BYTES else pieces
+    return _with_short_ones_joined([length.to_bytes(4, "big"), *pieces])
+
+
+def _with_short_ones_joined(pieces: list[bytes]) -> list[bytes]:
+    joined: list[bytes] = []
+    short: list[bytes] = []
+    for piece in pieces:
+        if len(piece) < UNCOPIED_BYTES:
+            short.append(piece)
+            continue
+        if short:
+            joined.append(b"".join(short))
+            short = []
+        joined.append(piece)
+    if any(short):
+        joined.append(b"".join(short))
+    return joined

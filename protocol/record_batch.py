@@ -252,7 +252,7 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 class EncodedBatch(NamedTuple):
-    """A batch whose bytes are still in pieces, so that they are copied once, into the frame that carries them."""
+    """A batch whose bytes are still in pieces, so that the records are not copied before they are sent."""
 
     header: BatchHeader
     body: list[bytes]

@@ -317,7 +317,7 @@ class ProducerCore(Generic[BatchT]):
             self._split(queue, leader, filling.room(leader), now)
             return
         filling.add(leader, part, sum(batch.size for batch in part.batches))
-        if filling.has_enough(leader):
+        if filling.has_enough(leader) and self._in_flight.get(leader, 0) + 1 < self._settings.max_in_flight:
             requests.append(self._request(leader, filling.take(leader), now))
 
     def _request(self, leader: Address, parts: list[PartitionRequest[BatchT]], now: float) -> InFlightRequest[BatchT]:

@@ -24,7 +24,7 @@ _REQUEST_BYTES: Final = 512
 """What a request takes beside the client id and its partitions; rounded up."""
 
 ENOUGH_BYTES: Final = 1024 * 1024
-"""A request with so many bytes of batches takes no further partition: its leader is at work while the next is made."""
+"""A request with so many bytes of batches leaves, if another may follow: its leader is at work while the next is made."""
 
 LeaderT = TypeVar("LeaderT", bound=Hashable)
 ItemT = TypeVar("ItemT")

@@ -104,7 +104,8 @@ class Producer(Generic[K, V]):
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``aiocohort[zstd]``).
     - ``max_in_flight``: requests in flight to one node. Without idempotence never more than one of a partition, which keeps
       its order; with it up to five batches of a partition are in flight.
-    - ``max_request_bytes``: bound of a request and of a record; what the daemon takes (its ``max_frame_bytes``) bounds them
+    - ``max_request_bytes``: bound of a request and of a record (a request leaves with a MiB already where another may follow
+      it); what the daemon takes (its ``max_frame_bytes``) bounds them
       as well. ``buffer_bytes``: bound of the memory that
       records take which are not acknowledged yet; above it ``send`` waits, for ``delivery_timeout_ms`` at most. Beside key,
       value and headers a record counts for 273 bytes (its future, mostly), each header for 208 more, a record of

@@ -320,12 +320,9 @@ class Connection(asyncio.Protocol):
             raise ConnectionLostError(f"the connection to {self.peer} is gone: {self._failure}")
         data = frame(self._next_correlation_id, self._client_id)
         self._next_correlation_id += 1
-        if isinstance(data, bytes):
-            self._transport.write(data)
-        elif len(data) == 1:
-            self._transport.write(data[0])
-        else:
-            self._transport.writelines(data)
+        # One by one: ``writelines`` of asyncio's own loop joins them before Python 3.12, and has no flow control in 3.12.
+        for piece in (data,) if isinstance(data, bytes) else data:
+            self._transport.write(piece)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

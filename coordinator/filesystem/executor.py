@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, ParamSpec, TypeVar
+from weakref import finalize
 
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import File, Storage
@@ -33,63 +36,80 @@ class CallUnderWay(asyncio.Future[T]):
         return False
 
 
-class _Threads:
+class _Threads(Executor):
     """Threads whose results come straight to the loop that asked; started when calls come, ``threads`` at most.
 
+    ``run_in_executor`` takes a future of asyncio's as it is. The way it makes of any other takes two turns of the loop
+    more, and every acknowledgement waits for them.
+
     No ``ThreadPoolExecutor``: a write with its sync takes some 0.05 ms on a good disk, and the pool's own future, lock and
-    semaphore as long again, which every acknowledgement waits for.
+    semaphore half as long again.
 
     The threads are daemons. A process that ends without ``shutdown`` ends as if it was killed, which loses nothing that was
-    acknowledged.
+    acknowledged. They end as well when this is dropped.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self.pending = 0
-        """Calls that wait or run."""
+        """Calls that coroutines wait for, those that run included."""
         self._most = threads
         self._name = name
-        self._started = 0
-        self._closed = False
+        self._under_way = 0
+        self._threads: list[Thread] = []
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._end = finalize(self, _end_all, self._threads, self._calls)
 
-    def submit(self, function: Callable[[], T]) -> CallUnderWay[T]:
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> CallUnderWay[T]:  # type: ignore[override]
         """Calls ``function`` in a thread; to be called on a loop, which gets the result. Not after ``shutdown``."""
-        if self._closed:
+        if not self._end.alive:
             raise RuntimeError("the disk was closed: nothing may be read or written any more")
         future: CallUnderWay[T] = CallUnderWay(loop=asyncio.get_running_loop())
-        if self.pending >= self._started < self._most:
-            name = f"{self._name}_{self._started}"
-            self._started += 1
-            Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
-        self.pending += 1
-        self._calls.put(partial(self._call, future, function))
+        if self._under_way >= len(self._threads) < self._most:
+            self._start_one()
+        self._under_way += 1
+        self._calls.put(partial(_call, future, partial(function, *args, **kwargs), self._settled))
         return future
 
-    def shutdown(self) -> None:
-        """Each thread ends after the calls that were handed over before; nothing is waited for."""
-        self._closed = True
-        for _ in range(self._started):
-            self._calls.put(None)
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """Each thread ends after the calls that were handed over before; nothing is waited for, and nothing cancelled."""
+        self._end()
 
-    def _call(self, future: CallUnderWay[T], function: Callable[[], T]) -> None:
-        """Runs in a thread."""
+    def _start_one(self) -> None:
+        name = f"{self._name}_{len(self._threads)}"
+        thread = Thread(target=_serve, args=(self._calls,), name=name, daemon=True)
         try:
-            settle = partial(future.set_result, function())
-        except BaseException as error:
-            settle = partial(future.set_exception, error)
-        loop = future.get_loop()
-        if not loop.is_closed():  # or else nothing waits any more
-            loop.call_soon_threadsafe(self._settled, settle)
+            thread.start()
+        except RuntimeError:  # the system gives no more: those that there are have to do
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def _settled(self, settle: Callable[[], None]) -> None:
-        self.pending -= 1
+        self._under_way -= 1
         settle()
+
+
+def _end_all(threads: list[Thread], calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    for _ in threads:
+        calls.put(None)
 
 
 def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
     while (call := calls.get()) is not None:
         call()
         del call  # what it holds may be megabytes, and the next one may be long in coming
+
+
+def _call(future: CallUnderWay[T], function: Callable[[], T], settled: Callable[[Callable[[], None]], None]) -> None:
+    """Runs in a thread."""
+    try:
+        settle = partial(future.set_result, function())
+    except BaseException as error:
+        settle = partial(future.set_exception, error)
+    loop = future.get_loop()
+    with suppress(RuntimeError):  # the loop has been closed: nothing waits any more
+        loop.call_soon_threadsafe(settled, settle)
 
 
 class Disk:
@@ -146,7 +166,8 @@ class Disk:
         if self._closed:
             file.close()
         else:
-            self._tending.submit(file.close).add_done_callback(_note_failed_close)
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(self._tending, file.close).add_done_callback(_note_failed_close)
 
     def close(self) -> None:
         """Takes no further calls; threads end when their last call does. Call it when everything using it is closed."""
@@ -156,11 +177,14 @@ class Disk:
 
 
 async def _called(lane: _Threads, function: Callable[[], T]) -> T:
-    future = lane.submit(function)
+    future = asyncio.get_running_loop().run_in_executor(lane, function)
+    lane.pending += 1
     try:
         return await future
     except asyncio.CancelledError as error:
         raise error from future.exception()
+    finally:
+        lane.pending -= 1
 
 
 def _note_failed_close(closed: asyncio.Future[None]) -> None:

@@ -41,9 +41,10 @@ class RepeatedHeartbeats:
         heartbeat = codec.last_heartbeat
         group_id = heartbeat.group_id
         shard = self._shard_of(group_id)
-        if shard is None or not connection.fair_queue.try_acquire(connection) or not self._may_answer(group_id):
+        if shard is None or not connection.fair_queue.try_acquire(connection):
             return False
-        if not shard.move_timers(GroupCore.renewed, heartbeat, connection.software):
+        if not shard.move_timers(GroupCore.renewed, heartbeat, connection.software) or not self._may_answer(group_id):
+            connection.fair_queue.charge(-1)  # it is received as anything else, and counts then; to renew twice is one
             return False
         connection.client_id = codec.last_client_id
         connection.send([carried_on(correlation_id)])

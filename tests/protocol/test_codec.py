@@ -225,9 +225,26 @@ def test_two_requests_cannot_share_a_key() -> None:
 
 
 def test_a_field_type_without_a_wire_form_is_a_programming_error() -> None:
-    @dataclasses.dataclass(frozen=True)
+    @dataclasses.dataclass(frozen=True, slots=True)
     class Odd:
         ratio: float
 
     with pytest.raises(TypeError, match="no wire form"):
         decode_message(Odd, [1.0])
+
+
+def test_a_message_that_cannot_be_made_field_by_field_is_a_programming_error() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class WithoutSlots:
+        name: str
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Checked:
+        name: str
+
+        def __post_init__(self) -> None:
+            raise ValueError(self.name)
+
+    for kind in (WithoutSlots, Checked):
+        with pytest.raises(TypeError, match=f"{kind.__name__}: a message is a dataclass with slots"):
+            decode_message(kind, ["n"])

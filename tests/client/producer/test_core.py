@@ -155,9 +155,15 @@ def test_a_request_that_has_enough_leaves_so_that_the_node_is_at_work_while_the_
     each = ENOUGH_BYTES // 200 + 1  # records of 100 bytes: half of what is enough
     driver.add(each, each, partition=ZERO)
     driver.add(each, partition=ONE)
-    assert [counts(request) for request in driver.core.drain(0.0)] == [[[each, each]], [[each]]]
+    first, second = driver.core.drain(0.0)
+    assert [counts(first), counts(second)] == [[[each, each]], [[each]]]
     driver.add(each, each, partition=ZERO)
     assert driver.core.drain(0.0) == []  # two are in flight, and no more may be
+    driver.answer(first)
+    driver.add(each, partition=ONE)
+    assert [counts(request) for request in driver.core.drain(0.0)] == [[[each, each], [each]]], (
+        "none may follow this one"
+    )
 
 
 def test_a_batch_that_no_request_can_carry_is_halved_and_a_single_record_fails() -> None:

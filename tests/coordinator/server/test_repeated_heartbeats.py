@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from random import Random
+from typing import cast
 
 import pytest
 from aiohttp import ClientSession
 
+from client.admin import Admin
 from client.bench.raw_group import form_group
 from coordinator.embedded import Coordinator
+from coordinator.runtime.fair_queue import PER_TURN
 from coordinator.server.connection import Connection
+from coordinator.server.dispatch import WireCall
 from coordinator.server.repeated_heartbeats import RepeatedHeartbeats
 from coordinator.server.request_meter import SAMPLED
 from protocol.codec import decode_message, encode_message
@@ -20,7 +24,14 @@ from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, decode_response, encode_request
 from protocol.messages import Request
 from protocol.messages.cluster import ApiVersionsRequest
-from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse, LeaveGroupRequest, LeavingMember
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+)
 from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
 
 
@@ -177,20 +188,137 @@ async def test_a_member_that_has_left_is_told_so(coordinator: Coordinator, repea
         await each.close()
 
 
-async def test_a_heartbeat_behind_a_commit_of_its_connection_takes_the_usual_way(
-    coordinator: Coordinator, repeated: list[bool]
-) -> None:
+class Way:
+    """A connection of the coordinator over which heartbeats take one pass, and what a test does to it."""
+
+    def __init__(self, beat: HeartbeatRequest, client: Client, connection: Connection) -> None:
+        self.beat, self.client, self.connection = beat, client, connection
+
+
+@pytest.fixture
+async def way(coordinator: Coordinator) -> AsyncIterator[Way]:
     (beat,) = await beats_of_a_group(coordinator.address, 1)
+    assert coordinator._daemon is not None
+    assert coordinator._daemon._listener is not None
+    before = set(coordinator._daemon._listener._connections)
     client = await Client.to(coordinator.address)
     await client.send(frame(beat, 1))
     await client.codes(1)
-    topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, 5),)),)
-    commit = OffsetCommitRequest("g", beat.generation_id, beat.member_id, None, topics)
-    repeated.clear()
-    await client.send(frame(commit, 2) + frame(beat, 3))
-    assert (await client.codes(2))[3] == ErrorCode.NONE
-    assert True not in repeated
+    (connection,) = set(coordinator._daemon._listener._connections) - before
+    yield Way(beat, client, connection)
     await client.close()
+
+
+def repeated_over(way: Way, number: int) -> bool:
+    """Whether a heartbeat that comes now is answered in one pass."""
+    answer = way.connection._answer_repeated
+    assert answer is not None
+    return answer(way.connection, frame(way.beat, number))
+
+
+async def test_a_heartbeat_takes_one_pass_only_while_its_connection_has_nothing_else(way: Way) -> None:
+    wire, connection = way.connection.wire, way.connection
+    numbers = iter(range(2, 100))
+    assert repeated_over(way, next(numbers))
+
+    wire.calls[7] = cast("WireCall", object())  # a commit that waits for the disk
+    assert not repeated_over(way, next(numbers))
+    del wire.calls[7]
+
+    wire.pending.append(b"another request that is there and waits for its turn")
+    assert not repeated_over(way, next(numbers))
+    wire.pending.clear()
+
+    wire.receive(frame(way.beat, 5)[:10])  # half a frame: what comes is its rest, whatever it looks like
+    assert not repeated_over(way, next(numbers))
+    wire.receive(frame(way.beat, 5)[10:])
+    wire.pending.clear()
+    wire.pending_bytes = 0
+
+    for held_up in ("congested", "busy", "closing"):
+        setattr(wire, held_up, True)
+        assert not repeated_over(way, next(numbers)), held_up
+        setattr(wire, held_up, False)
+
+    budget = connection.budget
+    budget.used, used = budget.limit, budget.used
+    assert not repeated_over(way, next(numbers)), "requests take all the memory that they may"
+    budget.used = used
+
+    assert repeated_over(way, next(numbers))
+    await way.client.codes(2)
+
+
+async def test_a_frame_whose_second_half_is_a_heartbeat_is_one_request(way: Way, repeated: list[bool]) -> None:
+    """A JoinGroup with a heartbeat's bytes as the metadata of its protocol, cut right before and behind them."""
+    inner = frame(way.beat, 3)
+    join = frame(JoinGroupRequest("other", 6_000, 6_000, "", None, "work", (JoinGroupProtocol("p", inner),)), 2)
+    at = join.index(inner)
+    repeated.clear()
+    for piece in (join[:at], inner, join[at + len(inner) :]):
+        await way.client.send(piece)
+        await asyncio.sleep(0.05)
+    assert list(await way.client.codes(1)) == [2]
+    assert repeated
+    assert True not in repeated
+
+
+async def test_no_more_take_one_pass_than_a_turn_of_the_loop_may_do(way: Way) -> None:
+    """The connections' queue counts them, and so does that of the answers; what is beyond takes its turn."""
+    passed = [repeated_over(way, number) for number in range(2, PER_TURN + 12)]
+    assert passed.index(False) <= PER_TURN
+    assert True not in passed[passed.index(False) :]
+    await way.client.codes(passed.count(True))
+    assert repeated_over(way, 200), "another turn"
+    await way.client.codes(1)
+
+
+async def test_what_takes_the_usual_way_in_the_end_is_counted_once(way: Way) -> None:
+    queue = way.connection.fair_queue
+    way.connection.software = "another client 1.0"
+    done = queue._done
+    assert not repeated_over(way, 2)
+    assert queue._done == done
+    way.connection.software = ""
+    assert repeated_over(way, 3)
+    assert queue._done == done + 1
+    await way.client.codes(1)
+
+
+async def test_one_pass_leaves_the_connection_as_the_usual_way_does(way: Way) -> None:
+    connection = way.connection
+    connection.heard_at_sweep, connection.client_id = -5, "another"
+    received, sent = connection.received, connection.sent
+    data = frame(way.beat, 9)
+    await way.client.send(data)
+    assert await way.client.codes(1) == {9: ErrorCode.NONE}
+    assert connection.heard_at_sweep >= 0
+    assert connection.frame_begun_at_sweep == -1
+    assert (connection.client_id, connection.idle) == ("c", True)
+    assert connection.received == received + len(data)
+    assert connection.sent > sent
+    assert connection.budget.used == 0
+
+
+async def test_a_heartbeat_waits_for_the_disk_as_long_as_what_was_decided_before_does(way: Way) -> None:
+    assert repeated_over(way, 2)
+    await way.client.codes(1)
+    address = "{}:{}".format(*way.connection.local)
+    async with Admin(bootstrap_servers=address) as admin:
+        await admin.create_topics({"t": 1})
+    topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, 5),)),)
+    other = await Client.to(address)
+    commit = OffsetCommitRequest("g", way.beat.generation_id, way.beat.member_id, None, topics)
+    shard = way.connection._answer_repeated.__self__._shard_of("g")  # type: ignore[union-attr]
+    await other.send(frame(commit, 1))
+    async with asyncio.timeout(30):
+        while shard.at_rest:
+            await asyncio.sleep(0)
+    assert not repeated_over(way, 3)
+    await other.codes(1)
+    assert repeated_over(way, 4)
+    await way.client.codes(1)
+    await other.close()
 
 
 async def test_they_are_counted_and_one_in_so_many_is_timed() -> None:
