@@ -11,8 +11,14 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-_TOGETHER = ("tests/integration/spark/", "tests/etcd/", "tests/cluster/", "tests/kafka/")
-"""What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others: each in one process."""
+_DRIVERS = tuple(f"tests/integration/spark/test_{name}.py" for name in ("demo", "cluster", "driver_killed"))
+"""Those on Spark that start drivers of their own, and nothing in the JVM that the others share."""
+_TOGETHER = (
+    *("tests/integration/spark/", "tests/etcd/", "tests/cluster/", "tests/kafka/"),
+    "tests/client/distribution/test_packages.py",
+)
+"""What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others, or shares a wheel that is built
+first: each in one process."""
 
 LONG = "COHORT_LONG_TESTS"
 """In the environment it has the tests marked ``long`` run too."""
@@ -50,9 +56,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 class _Together(LoadScopeScheduling):
     """Each test goes to the process that is free next; only those on Spark go to one, which starts its JVM once, and those
-    on etcd to one that starts its members once."""
+    on etcd to one that starts its members once. What holds the most tests is begun first."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_DRIVERS):
+            return "drivers of Spark"
         return next((scope for scope in _TOGETHER if nodeid.startswith(scope)), nodeid)
 
 
