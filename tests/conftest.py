@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -36,12 +37,27 @@ def _structlog_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """For a test of what ``gc.freeze`` does: nothing is kept out of the collector's sight, as in a process of its own."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leaves out what takes minutes and shows no more than that a benchmark runs, unless it is wanted."""
     if LONG not in os.environ:
         for item in items:
             if item.get_closest_marker("long") is not None:
                 item.add_marker(pytest.mark.skip(reason=f"it takes minutes: {LONG}=1 runs it"))
+
+
+def pytest_collection_finish() -> None:
+    """What pytest has collected stays to the end: the garbage collector does not walk through it in each test again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
