@@ -14,12 +14,14 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 _DRIVERS = tuple(f"tests/integration/spark/test_{name}.py" for name in ("demo", "cluster", "driver_killed"))
 """Those on Spark that start drivers of their own, and nothing in the JVM that the others share."""
+_ONE_DAEMON = ("cli", "cli_completion", "cli_groups", "cli_inspection", "cli_records", "consumer_fetching")
 _TOGETHER = (
     *("tests/integration/spark/", "tests/etcd/", "tests/cluster/", "tests/kafka/"),
-    "tests/client/distribution/test_packages.py",
+    *(f"tests/integration/test_{name}.py" for name in _ONE_DAEMON),
+    *("tests/client/distribution/test_packages.py", "tests/test_site.py"),
 )
-"""What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others, or shares a wheel that is built
-first: each in one process."""
+"""What shares a JVM, an etcd, has a cluster of processes to itself, runs suites of others, or shares a daemon with what was
+written to it, a wheel, a site that is built first: each in one process."""
 
 LONG = "COHORT_LONG_TESTS"
 """In the environment it has the tests marked ``long`` run too."""
