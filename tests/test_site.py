@@ -32,7 +32,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as ``.ci/run`` does."""
+    """The site, built as CONTRIBUTING.md says; ``.ci/run`` leaves that to this."""
     folder = tmp_path_factory.mktemp("built") / "site"
     done = subprocess.run(
         [

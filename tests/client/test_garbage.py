@@ -73,6 +73,7 @@ def test_a_thread_that_is_done_does_not_end_the_pause_of_another() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_is_loaded_is_spared_and_what_the_work_makes_is_not() -> None:
     try:
         spare_what_is_loaded()
@@ -88,6 +89,7 @@ def test_what_is_loaded_is_spared_and_what_the_work_makes_is_not() -> None:
         gc.unfreeze()
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_modules_that_are_loaded_later_are_spared_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         spare_what_is_loaded()

@@ -73,12 +73,20 @@ def interpreter(version: str) -> str | None:
 
 def environment_with(wheel: Path, python: str, folder: Path) -> Path:
     """Makes a clean environment with the wheel and what it needs; its folder of programs."""
-    made = run(python, "-m", "venv", str(folder), cwd=folder.parent)
+    made = run(python, "-m", "venv", "--without-pip", str(folder), cwd=folder.parent)
     assert made.returncode == 0, made.stderr
     programs = folder / "bin"
-    installed = run(str(programs / "python"), "-m", "pip", "install", *QUIET, str(wheel), cwd=folder)
+    installed = run(*pip_install(programs / "python"), str(wheel), cwd=folder)
     assert installed.returncode == 0, installed.stderr
     return programs
+
+
+def pip_install(python: Path) -> tuple[str, ...]:
+    """This Python's pip, run by ``python`` for its environment, which is not given a pip of its own: that takes seconds.
+
+    What it installs is compiled as far as it is imported.
+    """
+    return (sys.executable, "-m", "pip", "--python", str(python), "install", *QUIET, "--no-compile")
 
 
 def test_what_is_published_is_described_as_the_index_wants_it(built: Built) -> None:
@@ -122,8 +130,7 @@ def test_the_description_names_the_pythons_that_are_tried_and_all_extras_are() -
 
 def with_extras(wheel: Path, python: Path, extras: Sequence[str]) -> dict[str, str]:
     """Installs extras in an environment; why not, of those whose packages have no wheel for its Python."""
-    only_wheels = ("--only-binary", ":all:", "--no-compile")  # few of their modules are imported here
-    command = (str(python), "-m", "pip", "install", *QUIET, *only_wheels, f"{wheel}[{','.join(extras)}]")
+    command = (*pip_install(python), "--only-binary", ":all:", f"{wheel}[{','.join(extras)}]")
     done = run(*command, cwd=wheel.parent, timeout_s=300)
     if done.returncode == 0:
         return {}

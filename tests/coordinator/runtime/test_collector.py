@@ -34,7 +34,7 @@ def cpu() -> Cpu:
 
 
 @pytest.fixture
-def collector(cpu: Cpu) -> Iterator[Collector]:
+def collector(nothing_frozen: None, cpu: Cpu) -> Iterator[Collector]:
     before = gc.isenabled()
     collector = Collector(cpu, least_frozen=1_000)
     collector.start()

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-# Most of what a short run costs is Java compiling itself: this halves it, in the processes that tests start as well.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+from tests.integration.spark.archive import java_options
 
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options(os.environ))  # of the processes that tests start as well
 
 _TOLD_MS: Final = 300_000
 

@@ -13,12 +13,12 @@ import queue
 import sys
 import threading
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from time import sleep
 from typing import Any, Final
 
 from client.spark import failure_reason, spark_session
 from tests.integration.spark.points import wait
+from tests.integration.spark.standalone import python_settings
 from tests.integration.spark.troubled import TroubledDataSource
 
 SETTINGS: Final = {
@@ -69,16 +69,7 @@ class Driver:
     """The session. Queries are started by one thread, the session's, and each has another that waits for its end."""
 
     def __init__(self, master: str) -> None:
-        root = Path(__file__).parents[3]
-        # With bytecode, as in local mode: a process of Python has to be there within ten seconds, on a busy machine as well.
-        python = {
-            "PYSPARK_PYTHON": str(root / "client" / "spark" / "worker-python"),
-            "PYSPARK_COHORT_PYTHON": sys.executable,
-        }
-        os.environ.update(python)
-        environment = python | {"PYTHONPATH": str(root)}
-        settings = {f"spark.executorEnv.{name}": value for name, value in environment.items()}
-        self._spark = spark_session("obedient", master, settings=SETTINGS | settings)
+        self._spark = spark_session("obedient", master, settings=SETTINGS | python_settings())
         self._spark.sparkContext.setLogLevel("ERROR")
         self._spark.dataSource.register(TroubledDataSource)
         self._orders: queue.Queue[Order | str] = queue.Queue()

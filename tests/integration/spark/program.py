@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client.spark import spark_session
+from tests.integration.spark.standalone import python_settings
 from tests.integration.spark.violent import ViolentDataSource
 
 BATCH = 400
@@ -49,8 +50,7 @@ def slowly(trouble: Path, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def main(address: str, directory: Path, master: str, *troubles: str) -> None:
-    root = str(Path(__file__).parents[3])
-    spark = spark_session("copying", master, settings=SETTINGS | {"spark.executorEnv.PYTHONPATH": root})
+    spark = spark_session("copying", master, settings=SETTINGS | python_settings())
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ViolentDataSource)
     for trouble in troubles:
