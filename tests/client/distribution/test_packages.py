@@ -73,7 +73,7 @@ def interpreter(version: str) -> str | None:
 
 def environment_with(package: Path | str, python: str, folder: Path) -> Path:
     """Makes a clean environment with a package, such as the wheel, and what it needs; its folder of programs."""
-    made = run(python, "-m", "venv", "--without-pip", str(folder), cwd=folder.parent)
+    made = run(python, "-m", "venv", str(folder), cwd=folder.parent)
     assert made.returncode == 0, made.stderr
     programs = folder / "bin"
     installed = run(*pip_install(programs / "python"), str(package), cwd=folder)
@@ -82,11 +82,11 @@ def environment_with(package: Path | str, python: str, folder: Path) -> Path:
 
 
 def pip_install(python: Path) -> tuple[str, ...]:
-    """This Python's pip, run by ``python`` for its environment, which is not given a pip of its own: that takes seconds.
+    """The pip of an environment; what it installs is compiled as far as it is imported.
 
-    What it installs is compiled as far as it is imported.
+    Its own: pip 23.0, which comes with Python 3.11, does not run on 3.12.
     """
-    return (sys.executable, "-m", "pip", "--python", str(python), "install", *QUIET, "--no-compile")
+    return (str(python), "-m", "pip", "install", *QUIET, "--no-compile")
 
 
 def test_what_is_published_is_described_as_the_index_wants_it(built: Built, tmp_path: Path) -> None:
