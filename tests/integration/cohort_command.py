@@ -9,12 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.forked_commands import run_forked
-
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_S = 60
-ALONE = ("bench", "demo")
-"""Commands that measure what they do, and that start others."""
 
 
 def arguments(*words: str, address: str | None = None) -> list[str]:
@@ -37,22 +33,16 @@ def cohort(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end. No expected failure shows a traceback.
 
-    It is forked from a process that has loaded it; all of Python is started for it where it is given an environment, or is
-    one of ``ALONE``. ``with_spark``: the command runs Spark, whose workers print one when a query is stopped in the middle
-    of a batch.
+    ``with_spark``: the command runs Spark, whose workers print one when a query is stopped in the middle of a batch.
     """
-    command = arguments(*words, address=address)
-    if env is None and not set(words) & set(ALONE):
-        done = run_forked(command[command.index("client") + 1 :], stdin, environment(), ROOT, timeout_s)
-    else:
-        done = subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            timeout=timeout_s,
-            cwd=ROOT,
-            env=environment() | (env or {}),
-        )
+    done = subprocess.run(
+        arguments(*words, address=address),
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        cwd=ROOT,
+        env=environment() | (env or {}),
+    )
     result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
     assert with_spark or "Traceback" not in result.stderr, result.stderr
     return result
