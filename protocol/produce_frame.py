@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
 from msgpack import Packer
@@ -61,15 +62,9 @@ def encode_produce_request(
 
 def _with_short_ones_joined(pieces: list[bytes]) -> list[bytes]:
     joined: list[bytes] = []
-    short: list[bytes] = []
-    for piece in pieces:
-        if len(piece) < UNCOPIED_BYTES:
-            short.append(piece)
-            continue
-        if short:
-            joined.append(b"".join(short))
-            short = []
-        joined.append(piece)
-    if any(short):
-        joined.append(b"".join(short))
-    return joined
+    for are_short, run in groupby(pieces, lambda piece: len(piece) < UNCOPIED_BYTES):
+        if are_short:
+            joined.append(b"".join(run))
+        else:
+            joined += run
+    return [piece for piece in joined if piece]
