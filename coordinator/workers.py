@@ -190,7 +190,7 @@ class Workers:
             Worker(number, each) for number, each in enumerate(settings_of_workers(settings, metadata_port))
         ]
         self._running: dict[int, asyncio.Task[int]] = {}
-        self._keeping: list[asyncio.Task[None]] = []
+        self._keeping: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self, stopping: asyncio.Event) -> int:
         """Serves until ``stopping``; returns the exit status, which is a worker's if one cannot serve at the start."""
@@ -203,7 +203,7 @@ class Workers:
                     print(f"{words} {address}", file=sys.stderr)
                 await stopped
         finally:
-            await _give_up((stopped, *self._keeping))
+            await _give_up([stopped])
             await self._stop()
         return status or 0
 
@@ -242,7 +242,7 @@ class Workers:
             finally:
                 await _give_up([served])
             if worker.ready.is_set():
-                self._keeping.append(asyncio.create_task(self._keep(worker)))
+                self._keeping[worker.number] = asyncio.create_task(self._keep(worker))
                 return None
             status = run.result()
             lost_metadata = metadata is not None and (metadata.done() or self._running[0] is not metadata)
@@ -277,10 +277,14 @@ class Workers:
             self._running[worker.number] = asyncio.create_task(worker.run())
 
     async def _stop(self) -> None:
-        """The one that has the metadata last, as the others still write there. Each is killed that takes too long."""
+        """The one that has the metadata last: it is started again if it ends before, as the others still write there.
+
+        Each is killed that takes too long.
+        """
         bound_s = (self._settings.controlled_shutdown_ms + self._settings.drain_timeout_ms) / 1000 + _BEYOND_STOP_S
         first, *others = self._workers
         for group in (others, [first]):
+            await _give_up([self._keeping[worker.number] for worker in group if worker.number in self._keeping])
             for worker in group:
                 worker.end(signal.SIGTERM)
             ends = [self._running[worker.number] for worker in group if worker.number in self._running]

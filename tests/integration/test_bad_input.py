@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -213,6 +214,7 @@ async def test_a_client_that_is_too_new_learns_what_is_spoken(coordinator: Coord
 async def test_the_client_library_raises_a_refusal_by_its_name(coordinator: Coordinator, bystander: Cluster) -> None:
     connection = await bystander._any_connection()
 
+    @dataclass(frozen=True, slots=True)
     class FutureRequest(ApiVersionsRequest):
         api_key = 77  # type: ignore[assignment]
 

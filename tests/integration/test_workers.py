@@ -192,9 +192,22 @@ def test_a_start_outlasts_the_end_of_the_worker_that_has_the_metadata(tmp_path: 
     try:
         daemon.start()
         killer.join()
-        assert any("worker_ended" in line and "worker=0" in line for line in daemon.output)
+        until_s = time.monotonic() + WITHIN_S
+        while not any("worker_ended" in line and "worker=0" in line for line in list(daemon.output)):
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
     finally:
         assert daemon.terminate() == 0
+
+
+def test_a_stop_does_not_leave_a_worker_without_the_metadata_that_it_hands_over_with(tmp_path: Path) -> None:
+    """The first worker ends at the moment of the stop: it is started again for as long as the second one stops."""
+    with two_workers(tmp_path / "data", "--controlled-shutdown-ms", "600000") as daemon:
+        daemon.send(signal.SIGSTOP)
+        os.kill(pids(daemon)[0], signal.SIGKILL)
+        daemon.send(signal.SIGTERM)
+        daemon.send(signal.SIGCONT)
+        assert daemon.wait() == 0
 
 
 def test_a_worker_that_is_killed_at_each_start_ends_the_parent_with_words(tmp_path: Path) -> None:

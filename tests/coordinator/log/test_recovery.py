@@ -292,8 +292,8 @@ async def test_a_torn_tail_is_cut_and_the_log_goes_on_there(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes() + b"CHB1 torn")
     with structlog.testing.capture_logs() as logged:
         async with opened(FileStorage(tmp_path)) as log:
-            assert append_value(log, b"b") == 1
             assert [value for _, value, _ in (await records_in(log)).values()] == [b"a"]
+            assert append_value(log, b"b") == 1
             assert await outcome(log) is None
     assert [(entry["event"], entry["bytes_cut"], entry["end_offset"]) for entry in logged] == [("torn_tail_cut", 9, 1)]
     async with opened(FileStorage(tmp_path)) as log:
