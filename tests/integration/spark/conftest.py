@@ -36,9 +36,15 @@ def spark(session: Any) -> Iterator[Any]:
             manager.removeListener(listener)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def session() -> Iterator[Any]:
-    """One session for all tests that need a JVM: it takes ten seconds to start."""
+    """One session for all tests that need a JVM: it takes ten seconds to start.
+
+    What comes after them in this process finds neither the JVM nor a socket of py4j, which leaves their closing to the
+    collector: an unclosed one is an error in a test that happens to collect it.
+    """
+    from pyspark import SparkContext
+
     from client.spark import spark_session
 
     started = spark_session(
@@ -47,7 +53,12 @@ def session() -> Iterator[Any]:
     )
     started.sparkContext.setLogLevel("ERROR")
     yield started
+    gateway = started.sparkContext._gateway
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves the closing of its sockets to the collector
+        warnings.simplefilter("ignore", ResourceWarning)
         started.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # upon which the JVM ends
+        gateway.proc.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
         gc.collect()
