@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
@@ -45,6 +46,9 @@ _SLICE_WORK: Final = 5_000
 """Offsets that are looked at and stay in one slice of ``forget_topics``: about a ms."""
 _WORK_PER_TOMBSTONE: Final = 5
 
+_KEPT_ANSWERS: Final = 4096
+"""Answers to commits of one partition that are kept: some 600 bytes each."""
+
 _MAX_MESSAGES: Final = 100
 """So many partitions of one answer say what was wrong with them: an answer must not become many times its request."""
 
@@ -68,7 +72,16 @@ def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> Non
     step.effects.records.extend(records)
     if group is not None and group.pending_offsets:
         overtake(group, {record[1:3] for record in records}, step)
-    step.reply(OffsetCommitResponse(topics, message))
+    if len(records) == 1 and len(topics) == 1 and len(topics[0].partitions) == 1:
+        step.reply(_stored(records[0].topic, records[0].partition))
+    else:
+        step.reply(OffsetCommitResponse(topics, message))
+
+
+@lru_cache(_KEPT_ANSWERS)
+def _stored(topic: str, partition: int) -> OffsetCommitResponse:
+    """What most commits are answered: the one partition that a consumer has read since its last."""
+    return OffsetCommitResponse((CommittedTopic(topic, (CommittedPartition(partition, ErrorCode.NONE),)),))
 
 
 def judged(
@@ -90,7 +103,8 @@ def judged(
             if fault is None and topic.topic_id not in ("", id_of_topic):
                 fault = of_another_topic(topic.name, partition.partition_index)
             if fault is None:
-                results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
+                if len(topic.partitions) > 1:
+                    results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
                 records.append(
                     OffsetCommitRecord(
                         request.group_id,
@@ -108,7 +122,10 @@ def judged(
                 first_message = first_message or fault.message
                 message = fault.message if faults <= _MAX_MESSAGES else ""
                 results.append(CommittedPartition(partition.partition_index, fault.code, message))
-        topics.append(CommittedTopic(topic.name, tuple(results)))
+        if results or not topic.partitions:
+            topics.append(CommittedTopic(topic.name, tuple(results)))
+        else:
+            topics += _stored(topic.name, topic.partitions[0].partition_index).topics
     return records, tuple(topics), first_message
 
 

@@ -157,6 +157,33 @@ def test_a_fault_of_a_partition_refuses_it_alone_and_says_what_it_is() -> None:
     assert answer.error_message == "there is no partition 3 of topic t; its offset is not stored"
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["t", "u"]), st.lists(st.integers(-1, 3), max_size=3), st.sampled_from(["", "é"])),
+        max_size=3,
+    )
+)
+def test_an_answer_has_the_topics_and_partitions_of_its_request_in_their_order(
+    asked: list[tuple[str, list[int], str]],
+) -> None:
+    topics = tuple(
+        OffsetCommitTopic(name, tuple(OffsetCommitPartition(number, 5, -1, note * 2_049) for number in numbers))
+        for name, numbers, note in asked
+    )
+    keeper = Keeper()
+    for _ in range(2):  # the second answer may have parts of the first
+        answer = answer_to(keeper, OffsetCommitRequest("g", -1, "", None, topics))
+        assert [
+            (topic.name, [(entry.partition_index, entry.error_code) for entry in topic.partitions])
+            for topic in answer.topics
+        ] == [
+            (name, [(number, 3 if name == "u" or not 0 <= number < 3 else 12 if note else 0) for number in numbers])
+            for name, numbers, note in asked
+        ]
+        errors = [entry.error_message for topic in answer.topics for entry in topic.partitions if entry.error_code]
+        assert answer.error_message == next(iter(errors), "")
+
+
 def test_an_offset_of_the_topic_that_had_the_name_before_is_refused() -> None:
     keeper = Keeper()
 

@@ -22,10 +22,11 @@ from coordinator.server.server_connection import (
 )
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.framing import FrameReader, RequestFrame, decode_response, encode_frame, encode_request
+from protocol.framing import FrameReader, RequestFrame, decode_response, encode_frame, encode_request, encode_response
 from protocol.messages import ApiKey, Request, Response
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest
 from protocol.messages.groups import CARRY_ON, HeartbeatRequest, SyncGroupAssignment, SyncGroupRequest
+from protocol.messages.offsets import CommittedPartition, CommittedTopic, OffsetCommitRequest, OffsetCommitResponse
 from protocol.messages.records import FetchedPartition, FetchedTopic, FetchResponse
 
 MAX_FRAME_BYTES = 1 << 20
@@ -357,6 +358,23 @@ def test_what_repeats_the_last_heartbeat_is_one_whole_frame_that_is_decoded_to_t
         assert envelope.correlation_id == correlation_id
         assert fresh.request(envelope) == last == codec.last_heartbeat
         assert envelope.client_id == codec.last_client_id
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=12))
+def test_a_commit_that_has_the_answer_of_the_last_is_answered_with_the_same_bytes_but_its_correlation_id(
+    answers: list[tuple[int, int]],
+) -> None:
+    def answer(*partitions: int, name: str = "orders", message: str = "") -> OffsetCommitResponse:
+        return OffsetCommitResponse(
+            (CommittedTopic(name, tuple(CommittedPartition(number, 0) for number in partitions)),), message
+        )
+
+    choices = (answer(1), answer(1), answer(2), answer(1, message="no"), answer(1, 2), answer(1, name="o" * 300))
+    request = OffsetCommitRequest("g", -1, "", None, ())
+    codec = NativeCodec(MAX_FRAME_BYTES)
+    for place, correlation_id in answers:
+        (said,) = codec.encode(correlation_id, request, choices[place])
+        assert said == encode_response(correlation_id, encode_message(choices[place]))
 
 
 def test_a_heartbeat_is_repeated_with_any_correlation_id_but_the_longest() -> None:
