@@ -18,6 +18,8 @@ from tests.simulation.history import Partition
 from tests.simulation.kafka_client import BY_ID_SINCE, FETCH, Address, KafkaClient, Trouble, name_of_code
 
 _WAIT_MS: Final = 300
+_BACKOFF_S: Final = 0.1
+"""How long a reader waits before it asks again for what it was refused, as ``retry.backoff.ms`` has Kafka's own wait."""
 _LARGEST_BYTES: Final = 1024 * 1024
 SIZES: Final = (300, 2_000, _LARGEST_BYTES)
 """What readers may ask for of a partition, in bytes: one or two batches, some, all."""
@@ -132,6 +134,8 @@ class Fetcher:
                 partition = (name, data.partition_index)
                 if self._is_served(partition, data):
                     found[partition] = read_batches(data.records or b"", wanted[partition])
+        if not found and any(data.error_code for topic in told.responses for data in topic.partitions):
+            await asyncio.sleep(_BACKOFF_S)
         return found
 
     def _request(self, session: Session, asked: Mapping[tuple[str, bytes, int], tuple[int, int]]) -> FetchRequest:

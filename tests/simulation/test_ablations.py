@@ -8,6 +8,8 @@ from tests.simulation.ablations import ABLATIONS, Ablation
 from tests.simulation.registry import INVARIANTS
 from tests.simulation.simulate import Outcome, simulate
 
+pytestmark = pytest.mark.timeout(600)  # half a minute of one processor, which others have too
+
 SEEDS = 300
 
 

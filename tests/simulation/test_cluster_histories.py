@@ -12,6 +12,8 @@ from tests.simulation.registry import CLUSTER_FAULTS, CLUSTER_WORKLOADS
 from tests.simulation.simulate import plan_of, simulate
 from tests.simulation.test_histories import complaint
 
+pytestmark = pytest.mark.timeout(600)  # half a minute of one processor, which others have too
+
 HISTORIES = 36
 _BLOCK = 6
 _NODES = 3

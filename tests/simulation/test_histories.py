@@ -15,6 +15,8 @@ from tests.simulation.shrink import shrink
 from tests.simulation.simulate import Outcome, plan_of, simulate
 from tests.simulation.story import lines
 
+pytestmark = pytest.mark.timeout(600)  # half a minute of one processor, which others have too
+
 HISTORIES = 160
 _BLOCK = 10
 

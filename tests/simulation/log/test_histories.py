@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.log.ablations import ABLATIONS, SEEDS, caught
 from tests.simulation.log.history import LogHistory
 
+pytestmark = pytest.mark.timeout(600)  # half a minute of one processor, which others have too
+
 HISTORIES = 40
 """A test; ``python -m tests.simulation.log`` runs as many as one likes."""
 
