@@ -24,8 +24,6 @@ _ONE_DAEMON = ("cli", "cli_completion", "cli_groups", "cli_inspection", "cli_rec
 _TOGETHER = (*_LONG_SCOPES, *(f"tests/integration/test_{name}.py" for name in _ONE_DAEMON))
 """These too, which share a daemon with what was written to it."""
 
-_WAITING, _COMPUTING = "tests/integration/", "tests/simulation/"
-
 LONG = "COHORT_LONG_TESTS"
 """In the environment it has the tests marked ``long`` run too."""
 
@@ -54,9 +52,7 @@ def nothing_frozen() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first; what takes minutes and shows no more than that a benchmark runs is left out, unless it
     is wanted."""
-    mixed = _spread([item for item in items if item.nodeid.startswith((_WAITING, _COMPUTING))])
-    others = [item for item in items if not item.nodeid.startswith((_WAITING, _COMPUTING))]
-    items[:] = sorted([*mixed, *others], key=lambda item: _place(item.nodeid))
+    items.sort(key=lambda item: _place(item.nodeid))
     if LONG not in os.environ:
         for item in items:
             if item.get_closest_marker("long") is not None:
@@ -70,13 +66,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Three processes more than there are cores for the whole suite, as many tests wait; one for what is named."""
+    """Two processes more than there are cores for the whole suite, as many tests wait; one for what is named."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist reads it itself
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # none on macOS
-    return cores + 3
+    return cores + 2
 
 
 def _scope(nodeid: str) -> str:
@@ -94,15 +90,6 @@ def _place(nodeid: str) -> int:
         if scope in _LONG_SCOPES
         else len(_LONG_SCOPES) + (not nodeid.startswith("tests/chaos/"))
     )
-
-
-def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Integration tests in their order, and simulations between their modules: the ones wait, the others compute."""
-    modules = list(dict.fromkeys(item.path for item in items if item.nodeid.startswith(_WAITING)))
-    simulations = [item for item in items if item.nodeid.startswith(_COMPUTING)]
-    place = {module: number / len(modules) for number, module in enumerate(modules)}
-    places = {item.nodeid: number / len(simulations) for number, item in enumerate(simulations)}
-    return sorted(items, key=lambda item: places.get(item.nodeid, place.get(item.path, 0.0)))
 
 
 class _Together(LoadScopeScheduling):

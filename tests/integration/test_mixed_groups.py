@@ -84,9 +84,11 @@ class Member:
                 self.read.append(message.value())
             self.has = {each.partition for each in consumer.assignment()}
 
-        async with running(self.polls(poll)):
-            yield
-        await asyncio.to_thread(consumer.close)
+        try:
+            async with running(self.polls(poll)):
+                yield
+        finally:
+            await asyncio.to_thread(consumer.close)  # its threads would disturb later tests
 
     @asynccontextmanager
     async def of_kafka_python(self) -> AsyncIterator[None]:
@@ -102,9 +104,11 @@ class Member:
                 self.errors.append(error)
             self.has = {each.partition for each in consumer.assignment()}
 
-        async with running(self.polls(poll)):
-            yield
-        await asyncio.to_thread(consumer.close)
+        try:
+            async with running(self.polls(poll)):
+                yield
+        finally:
+            await asyncio.to_thread(consumer.close)  # its threads would disturb later tests
 
     @asynccontextmanager
     async def of_aiokafka(self) -> AsyncIterator[None]:
@@ -128,9 +132,11 @@ class Member:
                 self.errors.append(error)
             await self.polls(poll)
 
-        async with running(run()):
-            yield
-        await consumer.stop()
+        try:
+            async with running(run()):
+                yield
+        finally:
+            await consumer.stop()  # its threads would disturb later tests
 
     def of(self, name: str) -> Any:
         """The member of a client by the name of its package."""

@@ -126,8 +126,6 @@ def test_asyncio_runner_can_use_it() -> None:
 
 _PRINT_HASHES = """
 from tests.simulation.simulate import plan_of, simulate
-
-pytestmark = pytest.mark.timeout(600)  # half a minute of one processor, which others have too
 for seed in (3, 11, 26):
     print(simulate(plan_of(seed)).trace_hash)
 """
