@@ -46,9 +46,6 @@ _SLICE_WORK: Final = 5_000
 """Offsets that are looked at and stay in one slice of ``forget_topics``: about a ms."""
 _WORK_PER_TOMBSTONE: Final = 5
 
-_KEPT_ANSWERS: Final = 4096
-"""Answers to commits of one partition that are kept: some 600 bytes each."""
-
 _MAX_MESSAGES: Final = 100
 """So many partitions of one answer say what was wrong with them: an answer must not become many times its request."""
 
@@ -72,16 +69,7 @@ def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> Non
     step.effects.records.extend(records)
     if group is not None and group.pending_offsets:
         overtake(group, {record[1:3] for record in records}, step)
-    if len(records) == 1 and len(topics) == 1 and len(topics[0].partitions) == 1:
-        step.reply(_stored(records[0].topic, records[0].partition))
-    else:
-        step.reply(OffsetCommitResponse(topics, message))
-
-
-@lru_cache(_KEPT_ANSWERS)
-def _stored(topic: str, partition: int) -> OffsetCommitResponse:
-    """What most commits are answered: the one partition that a consumer has read since its last."""
-    return OffsetCommitResponse((CommittedTopic(topic, (CommittedPartition(partition, ErrorCode.NONE),)),))
+    step.reply(OffsetCommitResponse(topics, message))
 
 
 def judged(
@@ -103,8 +91,7 @@ def judged(
             if fault is None and topic.topic_id not in ("", id_of_topic):
                 fault = of_another_topic(topic.name, partition.partition_index)
             if fault is None:
-                if len(topic.partitions) > 1:
-                    results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
+                results.append(_stored(partition.partition_index))
                 records.append(
                     OffsetCommitRecord(
                         request.group_id,
@@ -122,11 +109,14 @@ def judged(
                 first_message = first_message or fault.message
                 message = fault.message if faults <= _MAX_MESSAGES else ""
                 results.append(CommittedPartition(partition.partition_index, fault.code, message))
-        if results or not topic.partitions:
-            topics.append(CommittedTopic(topic.name, tuple(results)))
-        else:
-            topics += _stored(topic.name, topic.partitions[0].partition_index).topics
+        topics.append(CommittedTopic(topic.name, tuple(results)))
     return records, tuple(topics), first_message
+
+
+@lru_cache(1024)
+def _stored(partition: int) -> CommittedPartition:
+    """The result of a partition whose offset is stored; the same whichever topic it is of, so it is seldom made anew."""
+    return CommittedPartition(partition, ErrorCode.NONE)
 
 
 def fetch_offsets(groups: Groups, request: OffsetFetchRequest, step: GroupStep) -> None:

@@ -129,7 +129,7 @@ class NativeCodec:
         self._last_request: HeartbeatRequest | None = None
         """The last heartbeat. The next one of the same member differs in its correlation id only."""
         self._last_stored: OffsetCommitResponse | None = None
-        """The last short answer to a commit. The next one is the same object where a member commits one partition."""
+        """The last short answer to a commit. The next one is equal where a member commits the same partitions."""
         self._stored = b""
         """The same, packed."""
 
@@ -254,7 +254,7 @@ class NativeCodec:
         """See ``Codec``. Records of an answer are not copied where they are long."""
         if response is CARRY_ON:
             return [carried_on(correlation_id)]
-        if response is self._last_stored:
+        if isinstance(response, OffsetCommitResponse) and response == self._last_stored:
             return [packed_response_head(correlation_id, len(self._stored)) + self._stored]
         body = encode_message(response)
         if isinstance(response, _WITH_RECORDS) and _has_long_records(response):
@@ -262,7 +262,7 @@ class NativeCodec:
         else:
             pieces = [encode_response(correlation_id, body)]
         size = sum(map(len, pieces)) - LENGTH_BYTES
-        if isinstance(response, OffsetCommitResponse) and size <= LIGHT_BYTES and _is_of_one_partition(response):
+        if isinstance(response, OffsetCommitResponse) and size <= LIGHT_BYTES:
             self._last_stored, self._stored = response, pack(body)
         return pieces if size <= DEFAULT_MAX_FRAME_BYTES else [_too_large(correlation_id, request, size)]
 
@@ -298,10 +298,6 @@ def _unknown_version(frame: RequestFrame, spoken: Spoken) -> type[Request]:
 
 def _has_long_records(response: FetchResponse | ReplicaFetchResponse) -> bool:
     return any(len(entry.records) >= UNCOPIED_BYTES for topic in response.responses for entry in topic.partitions)
-
-
-def _is_of_one_partition(response: OffsetCommitResponse) -> bool:
-    return len(response.topics) == 1 and len(response.topics[0].partitions) == 1
 
 
 def _too_large(correlation_id: int, request: Request, size: int) -> bytes:

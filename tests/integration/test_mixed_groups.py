@@ -136,7 +136,7 @@ class Member:
             async with running(run()):
                 yield
         finally:
-            await consumer.stop()  # its threads would disturb later tests
+            await consumer.stop()  # its tasks would disturb what follows
 
     def of(self, name: str) -> Any:
         """The member of a client by the name of its package."""

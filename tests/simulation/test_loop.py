@@ -140,7 +140,7 @@ def test_a_seed_is_the_same_history_whatever_the_hash_seed() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=180,
+            timeout=60,
         )
         assert len(result.stdout.split()) == 3
         seen.add(result.stdout)
